@@ -1,0 +1,1 @@
+"""The agent: inventory, runners, probes, and a stream to each control plane."""

@@ -1,0 +1,1 @@
+"""Finds the hardware of this machine: GPUs through NVML, RDMA ports through sysfs."""

@@ -1,0 +1,1 @@
+"""Builds each daemon from its parts."""

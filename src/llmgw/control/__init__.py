@@ -1,0 +1,1 @@
+"""The control plane: fleet, reconciler, links, publisher, admin API."""

@@ -1,0 +1,1 @@
+"""The machines and what runs on them: catalog, placement, reconciling."""

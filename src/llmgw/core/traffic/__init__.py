@@ -1,0 +1,1 @@
+"""Requests: snapshot, streams, usage, quota, routing."""

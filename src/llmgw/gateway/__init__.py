@@ -1,0 +1,1 @@
+"""The data plane: serves clients from the last snapshot and asks nobody."""

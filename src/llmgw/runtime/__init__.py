@@ -1,0 +1,1 @@
+"""The process around the core: clock, tasks, signals, files, logs."""

@@ -1,0 +1,1 @@
+"""What is wanted and what was used, in SQLite or PostgreSQL."""

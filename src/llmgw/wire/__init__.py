@@ -1,0 +1,1 @@
+"""gRPC between daemons; offers both ends of each stream as typed messages."""
