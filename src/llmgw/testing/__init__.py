@@ -1,1 +1,1 @@
-"""Fakes that misbehave on request, shipped for tests and manual work; production never imports it."""
+"""Fakes that misbehave on request, for tests and manual work; production never imports it."""
