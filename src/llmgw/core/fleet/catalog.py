@@ -1,8 +1,9 @@
 """What is wanted: models, and profiles that say how to run them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from llmgw.core.document import Json
 
@@ -64,8 +65,33 @@ class Profile:
     on_silence: OnSilence = OnSilence.KEEP
     lost_after_s: float = 120.0
     restart: Restart = Restart()
+    missing_max: int = 0
+    """How many replicas may be missing for a while when a change finds no room beside them."""
     priority: int = 0
     unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+_POLICY: Final = (
+    "replicas",
+    "drain_s_max",
+    "token_probe",
+    "on_silence",
+    "lost_after_s",
+    "restart",
+    "missing_max",
+    "priority",
+    "start_timeout_s",
+    "stop_grace_s",
+)
+
+
+def runs_the_same(one: Profile, other: Profile) -> bool:
+    """Tell whether engines of both would run alike, so that a change between them restarts none.
+
+    The fields left out say how a replica is looked after, not what runs.
+    """
+    kept = {name: getattr(one, name) for name in _POLICY}
+    return one == replace(other, **kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +116,10 @@ class Catalog:
     models: tuple[Model, ...] = ()
     revision: int = 0
     unknown: Mapping[str, Json] = field(default_factory=dict)
+
+    def profile(self, name: str) -> Profile | None:
+        """Return the profile of that name, if there is one."""
+        return next((p for m in self.models for p in m.profiles if p.name == name), None)
 
     def wanted(self) -> Iterator[tuple[Model, Profile]]:
         """Yield every profile with its model, by priority (highest first), then by name."""
