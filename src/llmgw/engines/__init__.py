@@ -1,1 +1,1 @@
-"""What each engine's command line, environment and signs of life look like. Pure."""
+"""Engines: how vLLM, SGLang and llama.cpp are started, asked and understood. Pure."""
