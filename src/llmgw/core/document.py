@@ -45,11 +45,11 @@ def dump(document: Document) -> str:
     return msgspec.json.encode(_merged(known, document.unknown)).decode()
 
 
-def load(kind: type[D], text: str | bytes) -> D:
+def load(kind: type[D], text: str | bytes, bytes_max: int = DOCUMENT_BYTES_MAX) -> D:
     """Read a document; raise InvalidDocumentError that names the member which is wrong."""
-    if len(text) > DOCUMENT_BYTES_MAX:
+    if len(text) > bytes_max:
         raise InvalidDocumentError(
-            f"a {kind.__name__} document has {len(text)} bytes; the limit is {DOCUMENT_BYTES_MAX}"
+            f"a {kind.__name__} document has {len(text)} bytes; the limit is {bytes_max}"
         )
     try:
         raw = msgspec.json.decode(text)

@@ -26,16 +26,15 @@ class Draining:
 
 
 def drained(
-    intent: Intent, parts: tuple[Seen, ...], view: View, policy: Profile, now_wall_s: float
+    intent: Intent, parts: tuple[Seen, ...], view: View, policy: Profile
 ) -> Drained | Draining:
     """Judge a draining replica.
 
     Every gateway must act on a snapshot without it and have nothing of it in flight. A silent one
-    is waited for until the engine itself runs nothing, all of them until the drain's deadline. The
-    start of the drain is stored wall-clock time; a step of the clock never prolongs the wait.
+    is waited for until the engine itself runs nothing, all of them until the drain's deadline.
     """
-    since = intent.drain_since_wall_s if intent.drain_since_wall_s is not None else now_wall_s
-    left_s = min(since + policy.drain_s_max - now_wall_s, policy.drain_s_max)
+    since = (intent.replica, intent.drain_since_wall_s or 0.0)
+    left_s = policy.drain_s_max - view.ages.get(since, 0.0)
     flying, waits_for = _in_flight(intent, view)
     if not waits_for:
         return Drained("nothing of it is in flight")

@@ -151,7 +151,7 @@ class _Turn:
         if failure := why_failed(intent, parts, self._policy(intent)):
             self.happened.append(Happened(intent.replica, f"ended while it drained: {failure[0]}"))
             return replace(intent, wanted=Wanted.STOP)
-        verdict = drained(intent, parts, self.view, self._policy(intent), self.now)
+        verdict = drained(intent, parts, self.view, self._policy(intent))
         if isinstance(verdict, Drained):
             if verdict.cuts:
                 what = f"stopped with {verdict.cuts} requests in flight: {verdict.why}"
@@ -246,7 +246,8 @@ class _Turn:
 
     def _place_next(self, intent: Intent, left: dict[NodeId, Room]) -> None:
         policy = self._policy(intent)
-        wait = wait_after(intent.failures, policy.restart, self.now)
+        ago_s = self.view.ages.get((intent.replica, intent.failures[-1].at_wall_s), 0.0)
+        wait = wait_after(intent.failures, policy.restart, ago_s)
         alive = [p for p in seen(intent, self.view) if p.heard and not is_gone(intent, p)]
         if alive:
             self.waits[intent.replica] = f"{wait.why}; waits for its shards to end"

@@ -13,7 +13,7 @@ class Failure:
     incarnation: int
     why: str
     at_wall_s: float
-    """Stored, so wall-clock; a wait made from it never exceeds the policy's cap."""
+    """For people; waits go by its age (see ages.py)."""
     ready_s: float = 0.0
     """How long it had been ready."""
     ports: tuple[int, ...] = ()
@@ -28,20 +28,18 @@ class Wait:
     why: str
 
 
-def wait_after(failures: Sequence[Failure], policy: Restart, now_wall_s: float) -> Wait:
-    """Return the wait that is left after the last of `failures`; zero seconds when it is over.
+def wait_after(failures: Sequence[Failure], policy: Restart, ago_s: float) -> Wait:
+    """Return the wait that is left `ago_s` after the last of `failures`; zero when it is over.
 
-    The delay doubles with each failure in a row; a replica that was ready for `reset_after_s`
-    begins anew. A clock that stepped back cannot prolong a wait beyond its whole length.
+    The delay doubles with each failure in a row, up to the policy's cap; a replica that was ready
+    for `reset_after_s` begins anew.
     """
     row = failures_in_row(failures, policy)
     if row == 0:
         return Wait(0.0, "has not failed")
-    last = failures[-1]
     delay_s = min(policy.delay_s * 2.0 ** min(row - 1, 32), policy.delay_s_max)
-    left_s = min(max(last.at_wall_s + delay_s - now_wall_s, 0.0), delay_s)
     times = "once" if row == 1 else f"{row} times in a row"
-    return Wait(left_s, f"failed {times}: {last.why}")
+    return Wait(max(delay_s - ago_s, 0.0), f"failed {times}: {failures[-1].why}")
 
 
 def failures_in_row(failures: Sequence[Failure], policy: Restart) -> int:

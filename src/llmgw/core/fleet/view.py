@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from llmgw.core.fleet.ages import Moment
 from llmgw.core.fleet.assignment import ShardSpec
 from llmgw.core.fleet.catalog import Catalog
 from llmgw.core.fleet.intent import Intent
@@ -86,5 +87,7 @@ class View:
     stored: bool = True
     """Whether there is a store; without one the fleet itself is the only memory."""
     rules: Rules = Rules()
+    ages: Mapping[Moment, float] = field(default_factory=dict)
+    """How long ago the intents' stored moments were (see ages.py); one that is absent is new."""
     fresh_ids: tuple[ReplicaId, ...] = ()
     """Ids that nothing has ever had, for new replicas."""
