@@ -1,0 +1,3 @@
+"""Every test runs under the guards."""
+
+pytest_plugins = ["tests.guards.plugin"]
