@@ -1,0 +1,30 @@
+"""Runs one shard: python -m llmgw.runner DIR, as the leader of a new session.
+
+Standard output and error may be a file or a pipe: they carry the reason when the runner refuses
+to begin, and are left alone once it owns the shard. The exit codes are `ExitCode`; a bug ends the
+runner with its story in logs/runner.err, and the shard goes on until another takes it over.
+"""
+
+import sys
+
+from llmgw.runner.host import close_inherited, lead_session
+from llmgw.runner.running import run
+from llmgw.runner.state import ExitCode
+
+
+def main(arguments: list[str]) -> int:
+    """The whole life of a runner."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m llmgw.runner DIR\n")
+        return ExitCode.USAGE
+    try:
+        close_inherited()
+        lead_session()
+    except OSError as fault:
+        sys.stderr.write(f"llmgw.runner: start it as the leader of a new session: {fault}\n")
+        return ExitCode.USAGE
+    return run(arguments[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
