@@ -2,10 +2,10 @@ import pytest
 
 from llmgw.testing.world import World
 
-STEPS = 600
+STEPS = 500
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_lost_or_duplicated_and_when_faults_end_what_is_wanted_runs(seed: int) -> None:
     world = World(seed)
     for _ in range(STEPS):
@@ -14,7 +14,7 @@ def test_nothing_is_lost_or_duplicated_and_when_faults_end_what_is_wanted_runs(s
     world.require_settled()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_same_without_a_store(seed: int) -> None:
     world = World(seed, stored=False)
     for _ in range(STEPS):
