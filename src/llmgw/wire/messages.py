@@ -6,12 +6,16 @@ Complete things (Report, Assignment, Snapshot, Change, Usage) are core's own typ
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from llmgw.core.fleet.assignment import Assignment
 from llmgw.core.fleet.report import Report
 from llmgw.core.ids import LinkId, NodeId
 from llmgw.core.traffic.snapshot import Change, Snapshot
 from llmgw.core.traffic.usage import Usage
+
+BATCH_RECORDS_MAX: Final = 2_000
+"""Usage records in one batch; at about 500 bytes each it is a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +35,24 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The control plane's first message; after it the agent reports."""
+    """The control plane's first message; after it the agent reports, and a gateway listens."""
 
     link: LinkId
     term: int
     store: str
     heartbeat_s: float
+    """Both ends say something at least so often,"""
     silent_after_s: float
+    """and end the link when they have heard nothing for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The control plane's first and only message to a caller that it does not take."""
+
+    why: str
+    retry_after_s: float = 0.0
+    """When it makes sense to ask again; 0 leaves that to the caller's back-off."""
 
 
 class QuestionKind(StrEnum):
@@ -51,7 +66,8 @@ class Question:
     """Asked by the control plane, answered by one or more Answers with the same id."""
 
     id: int
-    kind: QuestionKind
+    kind: str
+    """One of QuestionKind; an agent that does not know it answers with an error."""
     subject: str
     """For logs: a shard key."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +97,7 @@ AgentDown = Assignment | Question | Cancel
 
 @dataclass(frozen=True, slots=True)
 class GatewayHello:
-    """A gateway's first message; it is answered with a whole Snapshot."""
+    """A gateway's first message; it is answered with a Welcome and a whole Snapshot."""
 
     gateway: str
     """Its id, kept over restarts."""
@@ -100,7 +116,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class UsageBatch:
-    """Closed records; kept in the journal until acknowledged."""
+    """Closed records, at most BATCH_RECORDS_MAX; kept in the journal until acknowledged."""
 
     batch: int
     records: tuple[Usage, ...] = ()
@@ -112,6 +128,9 @@ class UsageStored:
 
     batch: int
 
+
+Handshake = Hello | GatewayHello | Welcome | Refusal
+"""What is said once, before anything else."""
 
 GatewayUp = Load | UsageBatch
 GatewayDown = Snapshot | Change | UsageStored
