@@ -7,7 +7,7 @@ an older llmgw without loss.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, replace
-from typing import Any, ClassVar, Final, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeGuard, TypeVar
 
 import msgspec
 
@@ -15,7 +15,10 @@ from llmgw.core.errors import InvalidRequestError
 
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024
 
-Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+if TYPE_CHECKING:
+    Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+else:
+    Json = object  # msgspec, which reads the fields' types, knows no type that contains itself
 
 
 class Document(Protocol):
