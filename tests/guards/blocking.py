@@ -18,6 +18,7 @@ SOURCE: Final = str(Path(llmgw.__file__).parent)
 ALLOWED: Final = {
     "llmgw/gateway/journal.py": "the append: one write to the page cache per turn of the loop",
     "/logging/__init__.py": "a line of the log, to stderr",
+    "/asyncpg/connect_utils.py": "password file and certificates, as a connection is made",
     "/linecache.py": "the source lines in a traceback that is logged",
 }
 

@@ -1,1 +1,1 @@
-"""What is wanted and what was used, in SQLite or PostgreSQL."""
+"""What is wanted and what was consumed, on SQLite or PostgreSQL; never what runs."""

@@ -1,0 +1,1 @@
+"""One module per revision, numbered in the order in which they apply."""
