@@ -160,7 +160,7 @@ def _fitted_down(message: AgentDown) -> tuple[AgentDown, ...]:
     return (message,)
 
 
-UP: Final = Codec[AgentUp]("agent", UP_BYTES_MAX, _fitted_up, _encode_up, _decode_up)
-DOWN: Final = Codec[AgentDown](
+UP: Final[Codec[AgentUp]] = Codec("agent", UP_BYTES_MAX, _fitted_up, _encode_up, _decode_up)
+DOWN: Final[Codec[AgentDown]] = Codec(
     "control plane", DOWN_BYTES_MAX, _fitted_down, _encode_down, _decode_down
 )

@@ -119,7 +119,7 @@ def _fitted_down(message: GatewayDown) -> tuple[GatewayDown, ...]:
     return (message,)
 
 
-UP: Final = Codec[GatewayUp]("gateway", UP_BYTES_MAX, _fitted_up, _encode_up, _decode_up)
-DOWN: Final = Codec[GatewayDown](
+UP: Final[Codec[GatewayUp]] = Codec("gateway", UP_BYTES_MAX, _fitted_up, _encode_up, _decode_up)
+DOWN: Final[Codec[GatewayDown]] = Codec(
     "control plane", DOWN_BYTES_MAX, _fitted_down, _encode_down, _decode_down
 )

@@ -111,8 +111,9 @@ class LinkServer(Generic[Caller, Out, In]):
 
     async def run(self) -> None:
         """Listen until cancelled, then end all links in good order."""
-        server = self._bound_server()
+        server = self._server()
         try:
+            await self._bind(server)
             async with self._tasks:
                 await server.start()
                 logger.info("%s listens on %s, ports %s", self.name, self._addresses, self.ports)
@@ -124,19 +125,25 @@ class LinkServer(Generic[Caller, Out, In]):
         finally:
             await server.stop(STOP_S_MAX)
 
-    def _bound_server(self) -> grpc.aio.Server:
+    def _server(self) -> grpc.aio.Server:
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             self._served.method: grpc.stream_stream_rpc_method_handler(self._handle)
         }
-        server = grpc.aio.server(
+        return grpc.aio.server(
             handlers=[grpc.method_handlers_generic_handler(self._served.service, methods)],
             options=server_options(self._options.keepalive),
             maximum_concurrent_rpcs=self._options.links_max + GREETING_MAX,
         )
-        self.ports = tuple(self._bind(server, address) for address in self._addresses)
-        return server
 
-    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+    async def _bind(self, server: grpc.aio.Server) -> None:
+        try:
+            self.ports = tuple(self._port(server, address) for address in self._addresses)
+        except CannotListenError:
+            self._stopping = True
+            await server.start()  # gRPC gives back only what a server holds that has run
+            raise
+
+    def _port(self, server: grpc.aio.Server, address: str) -> int:
         try:
             if self._options.credentials is None:
                 return server.add_insecure_port(address)
