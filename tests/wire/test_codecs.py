@@ -86,7 +86,9 @@ def test_members_of_a_spec_pass_through_an_assignment(spec: object, future: obje
 
 @given(st.binary(max_size=300))
 @pytest.mark.parametrize(
-    "codec", [agent_codec.UP, agent_codec.DOWN, gateway_codec.UP, gateway_codec.DOWN], ids=repr
+    "codec",
+    [agent_codec.UP, agent_codec.DOWN, gateway_codec.UP, gateway_codec.DOWN],
+    ids=["agent up", "agent down", "gateway up", "gateway down"],
 )
 def test_any_bytes_are_a_message_or_malformed(codec: Codec[object], data: bytes) -> None:
     with contextlib.suppress(MalformedError):
