@@ -26,14 +26,13 @@ MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
 DAY_S: Final = 86400.0
 
+ENDPOINTS_MAX: Final = 16
 STORE_FILE: Final = "llmgw.db"
 STORE_NONE: Final = "none"
 ADMIN_KEY_FILE: Final = "admin.key"
 BASES: Final = "bases"
 """Key of the validation context: the folder that a relative path belongs to, by field."""
 
-_ENDPOINT: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
-_HOST: Final = r"^[0-9A-Za-z.:_-]{1,255}$"
 _STORE: Final = re.compile(r"sqlite:///.+|postgres(ql)?(\+asyncpg)?://.+")
 
 
@@ -52,11 +51,35 @@ def _store(url: str) -> str:
     return url
 
 
+def _matching(pattern: str, words: str) -> AfterValidator:
+    """Text that is not so is told in words: nobody should have to read a pattern."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"should be {words}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _some(endpoints: tuple[str, ...]) -> tuple[str, ...]:
+    if not 1 <= len(endpoints) <= ENDPOINTS_MAX:
+        raise ValueError(f"should name 1 to {ENDPOINTS_MAX} control planes, HOST:PORT each")
+    return endpoints
+
+
 Location = Annotated[Path, AfterValidator(_absolute)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Host = Annotated[str, StringConstraints(pattern=_HOST)]
-Endpoint = Annotated[str, StringConstraints(pattern=_ENDPOINT)]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
+Host = Annotated[str, _matching(r"[0-9A-Za-z.:_-]{1,255}", "an address or a host's name")]
+Endpoint = Annotated[
+    str,
+    _matching(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]{1,255}):[0-9]{1,5}", "HOST:PORT"),
+]
+Name = Annotated[
+    str,
+    _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "letters, digits and . _ -, at most 253"),
+]
+Program = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Seconds = Annotated[float, Field(ge=0.05, le=DAY_S, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=MIB, le=1024 * GIB)]
@@ -190,7 +213,8 @@ class AgentSettings:
     name: Annotated[Name, Field(description="The node's name. Default: the host's.")]
     control: Annotated[
         tuple[Endpoint, ...],
-        Field(min_length=1, max_length=16, description="Every control plane, `HOST:PORT`."),
+        AfterValidator(_some),
+        Field(description="Every control plane, `HOST:PORT`."),
     ] = (f"{LOOPBACK}:{AGENTS_PORT}",)
     address: Annotated[
         Host | None,
@@ -208,8 +232,11 @@ class AgentSettings:
         Field(description="What profiles may ask for; `island` names the node's fabric."),
     ] = field(default_factory=dict)
     engines: Annotated[
-        Mapping[EngineKind, Location],
-        Field(description="Programs of engines that are not on the search path, by engine."),
+        Mapping[EngineKind, Program],
+        Field(
+            description="Programs of engines, by engine, where the search path does not have the "
+            "right ones: a path, or a command with arguments."
+        ),
     ] = field(default_factory=dict)
     log_bytes_max: Annotated[Bytes, Field(description="How much of one shard's log is kept.")] = (
         64 * MIB
@@ -252,7 +279,8 @@ class GatewaySettings:
     ]
     control: Annotated[
         tuple[Endpoint, ...],
-        Field(min_length=1, max_length=16, description="Every control plane, `HOST:PORT`."),
+        AfterValidator(_some),
+        Field(description="Every control plane, `HOST:PORT`."),
     ] = (f"{LOOPBACK}:{AGENTS_PORT}",)
     host: Annotated[Host, Field(description="Address that clients use.")] = LOOPBACK
     port: Annotated[Port, Field(description="Port that clients use.")] = GATEWAY_PORT
@@ -290,8 +318,11 @@ class UpSettings:
     ] = 18100
     port_last: Annotated[Port, Field(description="Last of these ports.")] = 18999
     engines: Annotated[
-        Mapping[EngineKind, Location],
-        Field(description="Programs of engines that are not on the search path, by engine."),
+        Mapping[EngineKind, Program],
+        Field(
+            description="Programs of engines, by engine, where the search path does not have the "
+            "right ones: a path, or a command with arguments."
+        ),
     ] = field(default_factory=dict)
 
     @property
@@ -319,7 +350,7 @@ class CtlSettings:
 
     url: Annotated[
         str,
-        StringConstraints(pattern=r"^https?://[^\s/@]+/?$"),
+        _matching(r"https?://[^\s/@]+/?", "http://HOST:PORT, without user, password or path"),
         Field(description="Where the admin API is, without a path."),
     ] = f"http://{LOOPBACK}:{ADMIN_PORT}"
     key_file: Annotated[

@@ -73,6 +73,8 @@ class Shape(Generic[T]):
                 return "is missing", "add it"
             case "string_type":
                 return what, "write text, in quotes where it looks like a number"
+            case "value_error":
+                return what, "write it so"
             case _:
                 return what, "see the reference for what may stand there"
 
