@@ -1,0 +1,153 @@
+"""Whose assignments are obeyed: the highest term's, of one store, from links that live.
+
+A term is written down before anything is done in its name; where that fails, nothing is done, it
+is said, and tried again. So a leader that was replaced cannot move this node any more.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from llmgw.agent.identity import Obeyed, Terms
+from llmgw.agent.pulse import Events
+from llmgw.core.errors import StorageError
+from llmgw.core.fleet.assignment import Assignment
+from llmgw.core.ids import LinkId
+from llmgw.runtime.clock import Clock
+from llmgw.runtime.tasks import keep_level
+from llmgw.runtime.threads import ThreadPool
+
+RETRY_S: Final = 5.0
+STEP_S_MAX: Final = 60.0
+SUBJECT: Final = "obedience"
+
+
+@dataclass(slots=True)
+class _Open:
+    """What one living link has said."""
+
+    store: str
+    offered: Assignment | None = None
+    """The newest of this link; a lower generation is an old one."""
+    taken: bool = False
+    warning: str = ""
+
+
+class Obedience:
+    """Decides about assignments; the one writer of the term."""
+
+    name = "obedience"
+
+    def __init__(
+        self,
+        terms: Terms,
+        take: Callable[[Assignment], None],
+        store_switch_s: float,
+        events: Events,
+        pool: ThreadPool,
+        clock: Clock,
+    ) -> None:
+        self._terms = terms
+        self._take = take
+        self._store_switch_s = store_switch_s
+        self._events = events
+        self._pool = pool
+        self._clock = clock
+        self._links: dict[LinkId, _Open] = {}
+        self._known_heard_s = clock.monotonic_s()
+        """When the known store's control plane was last on a link; its absence counts from here."""
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+
+    @property
+    def obeyed(self) -> Obeyed:
+        """The highest term obeyed, and whose."""
+        return self._terms.obeyed
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with those who claim this node."""
+        own = (self._terms.warning,) if self._terms.warning else ()
+        return (*own, *(link.warning for link in self._links.values() if link.warning))
+
+    async def run(self) -> None:
+        """Try again what could not be obeyed, until cancelled."""
+        await keep_level(self._again, self._wake, RETRY_S, STEP_S_MAX, self._clock, self.name)
+
+    def opened(self, link: LinkId, store: str) -> None:
+        """A link begins."""
+        self._links[link] = _Open(store)
+
+    def closed(self, link: LinkId) -> None:
+        """A link has ended: whatever it still says is ignored."""
+        ended = self._links.pop(link, None)
+        if ended is not None and ended.store == self.obeyed.store:
+            self._known_heard_s = self._clock.monotonic_s()
+
+    async def offer(self, link: LinkId, assignment: Assignment) -> None:
+        """Take an assignment that came over a link, or say why not."""
+        said = self._links.get(link)
+        if said is None:
+            return
+        older = said.offered
+        if older is not None and _order(assignment) <= _order(older):
+            return
+        said.offered, said.taken = assignment, False
+        await self._consider(link, said)
+
+    async def _again(self) -> None:
+        for link, said in tuple(self._links.items()):
+            if said.offered is not None and not said.taken:
+                await self._consider(link, said)
+
+    async def _consider(self, link: LinkId, said: _Open) -> None:
+        async with self._turn:
+            offered = said.offered
+            if offered is None or said.taken or self._links.get(link) is not said:
+                return
+            why = self._why_not(said, offered) or await self._written_down(said, offered)
+            if self._links.get(link) is not said or said.offered is not offered:
+                return  # it ended, or said something newer, while the disk was busy
+            if why != said.warning and why:
+                self._events.say(SUBJECT, why)
+            said.warning = why
+            if not why:
+                said.taken = True
+                self._take(offered)
+
+    def _why_not(self, said: _Open, offered: Assignment) -> str:
+        known = self.obeyed
+        if said.store != known.store and known.term > 0 and self._is_claimed(known):
+            return (
+                f"two stores claim this node: {known.store or 'one without a name'} (obeyed, term"
+                f" {known.term}) and {said.store or 'one without a name'} (ignored); remove the"
+                " node from one of them"
+            )
+        if offered.term < known.term:
+            return (
+                f"an assignment of term {offered.term} was refused, since term {known.term} was"
+                " obeyed already: its control plane is no leader any more, or its store is older"
+            )
+        return ""
+
+    def _is_claimed(self, known: Obeyed) -> bool:
+        """Whether the known store's control plane is there, or was until a moment ago."""
+        if any(link.store == known.store for link in self._links.values()):
+            return True
+        silent_s = self._clock.monotonic_s() - self._known_heard_s
+        return silent_s < self._store_switch_s
+
+    async def _written_down(self, said: _Open, offered: Assignment) -> str:
+        known = self.obeyed
+        if (offered.term, said.store) == (known.term, known.store):
+            return ""
+        try:
+            await self._pool.run(self._terms.raise_to, offered.term, said.store)
+        except StorageError as error:
+            return f"term {offered.term} cannot be obeyed, since it cannot be written down: {error}"
+        return ""
+
+
+def _order(assignment: Assignment) -> tuple[int, int]:
+    return (assignment.term, assignment.generation)

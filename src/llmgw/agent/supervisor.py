@@ -1,0 +1,201 @@
+"""Owns the runs of this node: adopts what is there, then does what the assignment says.
+
+At its start it takes hold of every run that the disk knows, before the first report. Until an
+assignment came it keeps all and starts none. From then on, whenever it is woken and at least every
+few seconds, it compares assignment and runs anew and acts on the difference; nothing is remembered
+of what it did before, so doing it twice is the normal case.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from llmgw.agent import gpus
+from llmgw.agent.burial import Burial
+from llmgw.agent.pruning import Pruning, to_prune
+from llmgw.agent.runs import Found, shard_key
+from llmgw.agent.shard import Shard, Tools
+from llmgw.core.errors import StorageError
+from llmgw.core.fleet.assignment import Assignment, ShardSpec, difference
+from llmgw.core.fleet.report import ShardReport
+from llmgw.core.fleet.shard import Phase
+from llmgw.core.ids import ShardKey
+from llmgw.runtime.tasks import OwnedTasks, keep_level
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 5.0
+STEP_S_MAX: Final = 120.0
+CONFIRM_S_MAX: Final = 10.0
+"""The first report waits so long at most until each run was looked at by this agent itself."""
+SHARDS_MAX: Final = 1024
+
+
+class Supervisor:
+    """Starts and stops shards; the one owner of the runs."""
+
+    name = "supervisor"
+
+    def __init__(self, tools: Tools, grants: gpus.Gpus, pruning: Pruning) -> None:
+        self._tools = tools
+        self._gpus = grants
+        self._pruning = pruning
+        self._burial = Burial(tools)
+        self._shards: dict[ShardKey, Shard] = {}
+        self._assignment: Assignment | None = None
+        self._refused: dict[str, str] = {}
+        self._fault = ""
+        self._wake = asyncio.Event()
+        self._tasks = OwnedTasks("shards", tasks_max=SHARDS_MAX)
+        self.adopted = asyncio.Event()
+        """Every run of the disk is known and was looked at: reports may be sent."""
+
+    async def run(self) -> None:
+        """Supervise until cancelled; the shards go on."""
+        async with self._tasks:
+            await self._adopt()
+            self.adopted.set()
+            self._tools.pulse.beat()
+            await keep_level(
+                self._step, self._wake, PERIOD_S, STEP_S_MAX, self._tools.clock, self.name
+            )
+
+    def assign(self, assignment: Assignment) -> None:
+        """Take what this node is to run from now on."""
+        self._assignment = assignment
+        self._wake.set()
+
+    @property
+    def generation(self) -> int:
+        """The generation that is acted on, 0 before the first assignment."""
+        return self._assignment.generation if self._assignment is not None else 0
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Assigned shards that are not started, with the reason."""
+        return self._refused
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the runs as a whole."""
+        return (self._fault,) if self._fault else ()
+
+    def reports(self) -> tuple[ShardReport, ...]:
+        """Return everything that runs here or has ended here, by key."""
+        own = [shard.report() for shard in self._shards.values()]
+        return tuple(sorted((*own, *self._burial.reports()), key=lambda report: report.key))
+
+    def shard(self, key: ShardKey) -> Shard | None:
+        """Return a shard that this node knows."""
+        return self._shards.get(key)
+
+    def runs(self) -> gpus.Runs:
+        """Return the runs as the GPUs' owner has to know them."""
+        live = {s.name: s.sessions for s in self._shards.values() if not s.over and not s.blind}
+        ended = {s.name: s.sessions for s in self._shards.values() if s.over}
+        blind = {shard.name for shard in self._shards.values() if shard.blind}
+        return gpus.Runs(live, ended | self._burial.ended, frozenset(blind | self._burial.blind))
+
+    # Adopting.
+
+    async def _adopt(self) -> None:
+        try:
+            names = await self._tools.pool.run(self._tools.runs.names)
+        except StorageError as error:
+            self._fault = str(error)
+            self._tools.events.say("runs", self._fault)
+            raise
+        # All are known before the first await of any of them.
+        found = [await self._tools.pool.run(self._tools.runs.read, name) for name in names]
+        rest = [one for one in found if not self._take_up(one)]
+        for one in rest:
+            await self._without_spec(one)
+        await self._confirmed()
+
+    def _take_up(self, found: Found) -> bool:
+        """Take hold of a run that can be described; False if there is none."""
+        if found.spec is None or found.is_remnant:
+            return False
+        self._keep(Shard.of(found, found.spec, self._tools))
+        self._gpus.remember(found.name, found.spec.gpus)
+        return True
+
+    def _keep(self, shard: Shard) -> None:
+        self._shards[shard.spec.key] = shard
+        _ = self._tasks.start(shard.run(), shard.name)
+
+    async def _without_spec(self, found: Found) -> None:
+        if shard_key(found.name) is None and found.identity is None and not found.identity_broken:
+            logger.warning("%s in the runs directory is not ours; left alone", found.name)
+            return
+        await self._burial.bury(found)
+
+    async def _confirmed(self) -> None:
+        try:
+            async with asyncio.timeout(CONFIRM_S_MAX):
+                for shard in tuple(self._shards.values()):
+                    await shard.confirmed.wait()
+        except TimeoutError:
+            late = [shard.name for shard in self._shards.values() if not shard.confirmed.is_set()]
+            self._tools.events.say("runs", f"not looked at yet: {', '.join(late)}")
+
+    # Acting.
+
+    async def _step(self) -> None:
+        for mended in await self._burial.again():
+            self._take_up(mended)
+        assignment = self._assignment
+        if assignment is None:
+            return
+        present = [key for key, shard in self._shards.items() if not self._is_prepared(shard)]
+        ended = [key for key, shard in self._shards.items() if shard.over]
+        buried = self._burial.keys()
+        todo = difference(assignment, [*present, *buried], [*ended, *self._burial.ended_keys()])
+        for key in todo.stop:
+            if (shard := self._shards.get(key)) is not None:
+                shard.end()
+        self._withdraw(assignment)
+        for spec in todo.start:
+            self._start(spec, assignment.keys.get(spec.replica))
+        self._refused = {str(k): why for k, why in (*todo.refused.items(), *todo.blocked.items())}
+        await self._prune(assignment)
+
+    def _is_prepared(self, shard: Shard) -> bool:
+        """Whether an earlier agent made its directory, and no runner has come so far."""
+        return shard.phase is Phase.WAITING and not shard.begun and not shard.over
+
+    def _withdraw(self, assignment: Assignment) -> None:
+        wanted = {spec.key for spec in assignment.shards} | set(assignment.keep)
+        for key, shard in self._shards.items():
+            if self._is_prepared(shard) and key not in wanted:
+                shard.end()
+
+    def _start(self, spec: ShardSpec, key: str | None) -> None:
+        prepared = self._shards.get(spec.key)
+        if prepared is not None:
+            prepared.resume()
+            return
+        shard = Shard(spec, key, self._tools)
+        shard.begin()
+        self._keep(shard)
+        self._tools.pulse.beat()
+
+    async def _prune(self, assignment: Assignment) -> None:
+        """Forget and remove ended runs that nobody needs any more."""
+        over = {shard.name for shard in self._shards.values() if shard.over}
+        over |= set(self._burial.ended)
+        over = {name for name in over if not self._gpus.owes(name)}
+        known = {*assignment.keep, *(spec.key for spec in assignment.shards)}
+        sizes = {
+            name: await self._tools.pool.run(self._tools.runs.used_bytes, name) for name in over
+        }
+        for name in to_prune(sizes, known, self._pruning):
+            try:
+                await self._tools.pool.run(self._tools.runs.remove, name)
+            except StorageError as error:
+                logger.warning("%s", error)
+                continue
+            self._burial.forget(name)
+            if (key := shard_key(name)) is not None:
+                self._shards.pop(key, None)
