@@ -8,6 +8,7 @@ from llmgw.config.written import BYTES_MAX, InvalidInputError
 from llmgw.core.fleet.catalog import EngineKind, OnSilence
 from llmgw.engines.check import check_plans
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "deploy/examples").glob("*.yaml"))
 HASH = "5e884898da28047151d0e56f8dc6292773603d0d6aabbd62a11ef721d1542d8a"
 GOOD = f"""
 models:
@@ -173,7 +174,7 @@ def test_bytes_that_are_no_text_are_a_sentence(tmp_path: Path) -> None:
         read_catalog(file)
 
 
-@pytest.mark.parametrize("file", sorted(Path("deploy/examples").glob("*.yaml")))
+@pytest.mark.parametrize("file", EXAMPLES)
 def test_the_examples_are_right(file: Path) -> None:
     content = read_catalog(file)
     assert content.models

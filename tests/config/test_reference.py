@@ -7,7 +7,7 @@ from llmgw.config.reference import settings_page
 from llmgw.core.fleet.catalog import Model, Profile, Restart
 from llmgw.core.fleet.validation import OWN_VARIABLES
 
-REFERENCE = Path("docs/reference")
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
 
 
 def test_the_settings_page_is_what_the_classes_say() -> None:
