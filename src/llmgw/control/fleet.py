@@ -78,7 +78,8 @@ class _Node:
     """The last one on this link."""
     unread: list[Assignment] = field(default_factory=list)
     """Those on this link that the report does not know of yet."""
-    events_seen: int = 0
+    events_seen: frozenset[int] = frozenset()
+    """Those of the last report; the store knows older ones when they come again."""
 
     @property
     def linked(self) -> bool:
@@ -195,12 +196,13 @@ class Fleet:
         node.term = max(node.term, report.term)
         node.generation = max(node.generation, report.generation)
         node.unread = [a for a in node.unread if a.generation > report.generation]
-        for event in report.events[-REPORTED_EVENTS_MAX:]:
-            if event.sequence > node.events_seen:
-                node.events_seen = event.sequence
+        events = report.events[-REPORTED_EVENTS_MAX:]
+        for event in events:
+            if event.sequence not in node.events_seen:
                 at_s = now_s - max(event.ago_s, 0.0)
                 self._news.append(News(event.subject, event.what, at_s, id_, event.sequence))
                 news = True
+        node.events_seen = frozenset(event.sequence for event in events)
         del self._news[:-NEWS_MAX]
         return news
 

@@ -219,15 +219,15 @@ class MemoryEvents:
     def __init__(self) -> None:
         self._events: deque[StoredEvent] = deque(maxlen=EVENTS_KEPT)
         self._count = 0
-        self._sequences: dict[str, int] = {}
+        self._known: deque[tuple[str, int]] = deque(maxlen=EVENTS_KEPT)
 
     async def add(self, new: Iterable[NewEvent]) -> None:
         """See EventsPort."""
         for event in new:
             if event.source is not None and event.sequence is not None:
-                if event.sequence <= self._sequences.get(event.source, 0):
+                if (event.source, event.sequence) in self._known:
                     continue
-                self._sequences[event.source] = event.sequence
+                self._known.append((event.source, event.sequence))
             self._count += 1
             self._events.append(
                 StoredEvent(self._count, event.at_wall_s, event.subject, event.what)

@@ -18,7 +18,7 @@ from llmgw.control.messages import Assigned, LeadTaken, Message
 from llmgw.control.ports import Entropy, LeadPort, StorePort
 from llmgw.control.publisher import Publisher
 from llmgw.control.wanted import Wanted, WantedReader
-from llmgw.core.errors import StorageError
+from llmgw.core.errors import LlmgwError, StorageError
 from llmgw.core.fleet.assignment import Assignment
 from llmgw.core.fleet.decision import Decision, Duty, Happened
 from llmgw.core.fleet.keys import engine_key
@@ -126,6 +126,8 @@ class Reconciler:
         self._alarm: asyncio.TimerHandle | None = None
         self.seen: Seen | None = None
         self.figures = Figures()
+        self.trouble = ""
+        """Why the last turn failed; empty while all is well."""
         self.turned = asyncio.Event()
         """Set and renewed after every turn, for those who wait for its outcome."""
 
@@ -143,12 +145,16 @@ class Reconciler:
         self._wake.clear()
         before_s = self._clock.monotonic_s()
         self.figures.turns += 1
-        succeeded = False
+        trouble = "a turn was cut short; the log says more"
         try:
             await self.turn()
-            succeeded = True
+            trouble = ""
+        except LlmgwError as error:
+            trouble = str(error)
+            raise
         finally:
-            self.figures.turns_failed += not succeeded
+            self.trouble = trouble
+            self.figures.turns_failed += bool(trouble)
             self.figures.turn_s_last = self._clock.monotonic_s() - before_s
         turned, self.turned = self.turned, asyncio.Event()
         turned.set()
