@@ -245,3 +245,18 @@ def test_every_dependency_says_what_it_earns_its_place_for() -> None:
     page = (ROOT / "docs" / "reference" / "dependencies.md").read_text()
     described = set(re.findall(r"(?m)^\| `([A-Za-z0-9-]+)` \| \S.* \|$", page))
     assert described == dependencies()
+
+
+def pins(lock: str) -> dict[str, str]:
+    """What a lock file pins; a line without hashes is not counted."""
+    text = (ROOT / "scripts" / "lock" / f"{lock}.txt").read_text()
+    return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==(\S+) \\\n    --hash=sha256:", text))
+
+
+def test_every_dependency_is_pinned_with_hashes() -> None:
+    pinned = pins("dev")
+    assert {re.sub("[-_.]+", "-", name).lower() for name in dependencies()} <= pinned.keys()
+    assert pins("runtime").items() <= pinned.items(), "run scripts/lock/compile"
+    for lock in ("runtime", "dev"):
+        lines = (ROOT / "scripts" / "lock" / f"{lock}.txt").read_text().splitlines()
+        assert sum("==" in line for line in lines) == len(pins(lock))

@@ -18,6 +18,7 @@ from llmgw.runtime.files import (
     read_bounded,
     write_atomic,
 )
+from tests.disk import small_disk
 
 
 def test_what_is_written_is_read_and_belongs_to_its_owner_alone(tmp_path: Path) -> None:
@@ -54,11 +55,33 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path: Path)
     assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_a_full_disk_is_named_with_what_to_do() -> None:
-    with pytest.raises(
-        StateFileError, match=r"cannot write /dev/full/x: a part of the path is a f"
-    ):
-        write_atomic(Path("/dev/full/x"), b"x")
+def test_a_full_disk_is_named_costs_nothing_and_is_got_over(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        path = disk.path / "state.json"
+        write_atomic(path, b"old")
+        disk.fill()
+        with pytest.raises(StateFileError) as caught:
+            write_atomic(path, b"x" * 9000)
+        words = f"cannot write {path}: the disk is full: free some space"
+        assert (str(caught.value), caught.value.errno) == (words, errno.ENOSPC)
+        assert read_bounded(path) == b"old"
+        disk.free()
+        write_atomic(path, b"new")
+        assert read_bounded(path) == b"new"
+
+
+def test_a_disk_that_became_read_only_is_named(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        disk.read_only()
+        with pytest.raises(StateFileError, match="the file system is read-only: mount it writable"):
+            write_atomic(disk.path / "state.json", b"x")
+        with (
+            pytest.raises(StateFileError, match=r"cannot lock .* the file system is read-only"),
+            hold_lock(disk.path / "lock", purpose="x"),
+        ):
+            pass
+        disk.writable()
+        write_atomic(disk.path / "state.json", b"x")
 
 
 def test_a_missing_folder_is_named_with_what_to_do(tmp_path: Path) -> None:
