@@ -22,7 +22,7 @@ from llmgw.config.settings import (
 from llmgw.config.written import InvalidInputError
 from llmgw.core.fleet.catalog import EngineKind
 
-USER = {"HOME": "/home/ada"}
+USER = {"HOME": "/users/ada"}
 
 
 def around(root: bool = False, **variables: str) -> Surroundings:
@@ -65,8 +65,8 @@ def test_defaults_keep_everything_on_loopback_and_the_stores_file_in_the_state_d
     [
         (around(root=True, XDG_STATE_HOME="/xdg"), "/var/lib/llmgw/agent"),
         (around(XDG_STATE_HOME="/xdg"), "/xdg/llmgw/agent"),
-        (around(XDG_STATE_HOME="xdg"), "/home/ada/.local/state/llmgw/agent"),
-        (around(), "/home/ada/.local/state/llmgw/agent"),
+        (around(XDG_STATE_HOME="xdg"), "/users/ada/.local/state/llmgw/agent"),
+        (around(), "/users/ada/.local/state/llmgw/agent"),
     ],
 )
 def test_state_is_kept_where_the_system_or_the_user_keeps_it(
