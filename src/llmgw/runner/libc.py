@@ -1,4 +1,4 @@
-"""The two kernel calls that the standard library lacks: the subreaper flag and punching holes.
+"""What the standard library lacks: the subreaper flag, punching holes, giving memory back.
 
 Through ctypes: about 0.45 MB of private memory, where calling a program for each (there is none
 for the subreaper flag) would cost a fork per piece of log.
@@ -35,6 +35,11 @@ class Libc:
         length = ctypes.c_int64(length_bytes)
         if self._library.fallocate(descriptor, mode, offset, length) != 0:
             raise self._fault("fallocate(FALLOC_FL_PUNCH_HOLE)")
+
+    def trim_memory(self) -> None:
+        """Give back what loading the modules has left free (0.7 MB), where the C library can."""
+        if hasattr(self._library, "malloc_trim"):
+            self._library.malloc_trim(0)
 
     @staticmethod
     def _fault(call: str) -> OSError:

@@ -98,6 +98,7 @@ class _Runner:
         self._launch = launch
         self._libc = Libc()
         self._libc.become_subreaper()
+        self._libc.trim_memory()
         self._poller = Poller()
         self._signals = Signals(self._poller)
 

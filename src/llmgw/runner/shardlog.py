@@ -12,7 +12,7 @@ from llmgw.runner.logs import LOGS_DIRECTORY, LogWriter, format_line
 from llmgw.runner.pump import RawPump, open_raw, raw_path
 
 NOTES_MAX: Final = 64
-STEPS_PER_TURN: Final = 8
+STEPS_PER_TURN: Final = 32
 
 
 class ShardLog:
