@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from llmgw.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from llmgw.core.errors import ConflictError, InvalidRequestError, NotFoundError, StorageError
 from llmgw.core.fleet.catalog import Catalog, EngineKind, Model, Profile
 from llmgw.core.fleet.intent import Intent, Wanted
 from llmgw.core.fleet.placement import PlacedShard, Placement
@@ -103,7 +104,7 @@ async def test_old_catalogs_make_room(store: Store) -> None:
 async def test_a_catalog_that_cannot_be_read_says_so_and_can_be_replaced(store: Store) -> None:
     await store.catalog.save(CATALOG, 0, 1.0)
     await sql(store, "UPDATE catalogs SET document = '{'")
-    with pytest.raises(StoreDamagedError, match="catalog revision 1 .* apply the catalog anew"):
+    with pytest.raises(StoreDamagedError, match=r"catalog revision 1 .* apply the catalog anew"):
         await store.catalog.current()
     assert (await store.catalog.save(CATALOG, 1, 2.0)).revision == 2
 
@@ -364,6 +365,17 @@ async def test_secret_and_id_are_made_once_even_by_servers_that_start_at_once(
     answers.add(await start())
     ((secret, store_id),) = answers
     assert (len(secret), len(store_id)) == (32, 10)
+
+
+async def test_the_secret_is_in_no_error_however_deep_one_looks(store_url: str) -> None:
+    async with open_store(store_url, SystemClock(), lambda count: b"\xa7" * count) as store:
+        await sql(store, "ALTER TABLE facts ADD COLUMN more TEXT NOT NULL DEFAULT 'x'")
+        await sql(store, "ALTER TABLE facts RENAME COLUMN value TO other")
+        with pytest.raises(StorageError) as failed:
+            await store.identity.secret()
+    story = "".join(traceback.format_exception(failed.value))
+    assert "facts" in story
+    assert "a7" * 32 not in story
 
 
 async def test_two_stores_have_different_secrets(store: Store, tmp_path: Path) -> None:

@@ -7,19 +7,14 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
 
-import asyncpg
 import pytest
 from sqlalchemy import make_url
 
 from llmgw.runtime.clock import SystemClock
 from llmgw.store.store import Store, open_store
 from tests.guards.parts import require
-from tests.store.servers import URL_VARIABLE, server, server_here
-
-SQLITE: Final = "sqlite"
-POSTGRES: Final = "postgres"
+from tests.store.servers import POSTGRES, SQLITE, URL_VARIABLE, run_sql, server, server_here
 
 _numbers = itertools.count()
 
@@ -54,13 +49,3 @@ async def store(store_url: str) -> AsyncIterator[Store]:
     """An open one."""
     async with open_store(store_url, SystemClock(), os.urandom) as opened:
         yield opened
-
-
-async def run_sql(url: str, *statements: str) -> None:
-    """Run statements on PostgreSQL, each for itself, beside the store."""
-    connection = await asyncpg.connect(url, timeout=30)
-    try:
-        for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()

@@ -8,10 +8,25 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
+import asyncpg
+
+SQLITE: Final = "sqlite"
+POSTGRES: Final = "postgres"
 URL_VARIABLE = "LLMGW_TEST_POSTGRES_URL"
 USER = "postgres"
 START_S_MAX = 60
+
+
+async def run_sql(url: str, *statements: str) -> None:
+    """Run statements on PostgreSQL, each for itself, beside the store."""
+    connection = await asyncpg.connect(url, timeout=30)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
 
 
 def server_here() -> bool:

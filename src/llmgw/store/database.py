@@ -81,7 +81,8 @@ class Database:
 
     def _meaning(self, error: DBAPIError, *, committing: bool) -> Exception:
         if isinstance(error, IntegrityError):
-            return BugError(f"{self.place} refused what breaks its own rules: {error.orig}")
+            rule = str(error.orig).splitlines()[0]  # PostgreSQL shows values further down
+            return BugError(f"{self.place} refused what breaks its own rules: {rule}")
         if error.connection_invalidated and not committing:
             return _LostError(error)
         return self._driver.refusal(error)

@@ -36,7 +36,7 @@ class PostgresDriver:
     @property
     def place(self) -> str:
         """See Driver."""
-        return self._url.render_as_string(hide_password=True)
+        return self._url.set(drivername="postgresql").render_as_string(hide_password=True)
 
     @property
     def raw_errors(self) -> tuple[type[Exception], ...]:
@@ -59,6 +59,7 @@ class PostgresDriver:
             pool_size=CONNECTIONS_MAX,
             max_overflow=0,
             pool_timeout=WAIT_S_MAX,
+            hide_parameters=True,  # an error's text may reach a log, the secret may not
             connect_args={
                 "timeout": CONNECT_S_MAX,
                 "command_timeout": WAIT_S_MAX,
@@ -111,7 +112,8 @@ def _state(error: BaseException | None) -> str:
 
 def _no_server_fits(error: BaseException) -> bool:
     cause = error.orig if isinstance(error, DBAPIError) else error
-    return isinstance(cause, asyncpg.exceptions.TargetServerAttributeNotMatched)
+    mismatch = asyncpg.exceptions.TargetServerAttributeNotMatched
+    return isinstance(cause, mismatch) or isinstance(getattr(cause, "__cause__", None), mismatch)
 
 
 def _text(error: BaseException) -> str:

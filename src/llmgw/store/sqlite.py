@@ -7,10 +7,12 @@ that SQLite holds on it in this process.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import sqlite3
 import stat
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -69,9 +71,10 @@ _NEEDS_FRESH: Final = {
 class SqliteDriver:
     """A store in one file."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, wait_s: float = WAIT_S_MAX) -> None:
         self._path = path
         self._clock = clock
+        self._wait_s = wait_s
 
     @property
     def place(self) -> str:
@@ -114,7 +117,7 @@ class SqliteDriver:
         code = _code(error)
         if code in _BUSY:
             return StoreBusyError(
-                f"another process kept {self._path} locked for more than {WAIT_S_MAX:.0f} s; "
+                f"another process kept {self._path} locked for more than {self._wait_s:g} s; "
                 "find it with `fuser` and end it, or let it finish"
             )
         if code == sqlite3.SQLITE_FULL:
@@ -141,17 +144,18 @@ class SqliteDriver:
         engine = create_async_engine(
             URL.create("sqlite+aiosqlite", database=str(self._path)),
             # Autocommit as far as Python is concerned: transactions begin where SQLAlchemy says.
-            connect_args={"timeout": WAIT_S_MAX, "isolation_level": None},
+            connect_args={"timeout": self._wait_s, "isolation_level": None},
             pool_size=connections,
             max_overflow=0,
             pool_timeout=WAIT_S_MAX,
+            hide_parameters=True,  # an error's text may reach a log, the secret may not
         )
-        clock = self._clock
+        clock, wait_s = self._clock, self._wait_s
 
         def on_connect(connection: "DBAPIConnection", _entry: "ConnectionPoolEntry") -> None:
             async def prepare(raw: "aiosqlite.Connection") -> None:
                 for pragma in pragmas:
-                    await _patiently(raw, pragma, clock)
+                    await _patiently(raw, pragma, clock, wait_s)
 
             connection.run_async(prepare)
 
@@ -164,9 +168,9 @@ class SqliteDriver:
         return engine
 
 
-async def _patiently(raw: "aiosqlite.Connection", pragma: str, clock: Clock) -> None:
+async def _patiently(raw: "aiosqlite.Connection", pragma: str, clock: Clock, wait_s: float) -> None:
     # Two processes that turn WAL on at the same time meet SQLITE_BUSY without the busy timeout.
-    give_up_s = clock.monotonic_s() + WAIT_S_MAX
+    give_up_s = clock.monotonic_s() + wait_s
     while True:
         try:
             await raw.execute_fetchall(pragma)
@@ -206,12 +210,11 @@ def _make(path: Path) -> None:
 
 def _make_empty(path: Path) -> None:
     # Under its final name only after it was closed: another thread may open it there at once.
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    draft.unlink(missing_ok=True)
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODE))
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        path.hardlink_to(draft)
-    except FileExistsError:
-        return
+        os.fchmod(descriptor, MODE)
+        os.close(descriptor)
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(draft)
     finally:
-        draft.unlink()
+        os.unlink(draft)

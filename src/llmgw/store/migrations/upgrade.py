@@ -14,18 +14,13 @@ class Upgrade:
 
     def __init__(self, directory: ScriptDirectory, revisions: tuple[Script, ...]) -> None:
         self._directory = directory
-        self._revisions = revisions
+        self.revisions = revisions
 
     @classmethod
     def load(cls) -> Self:
         """Read all revisions, the oldest first."""
         directory = ScriptDirectory(str(Path(__file__).parent))
         return cls(directory, tuple(reversed(list(directory.walk_revisions()))))
-
-    @property
-    def last(self) -> str:
-        """The revision that all lead to."""
-        return self._revisions[-1].revision
 
     def run(self, connection: Connection, found: str | None) -> None:
         """Apply what comes after `found`; the caller commits all of it or nothing."""
@@ -37,5 +32,5 @@ class Upgrade:
 
     def _after(self, found: str | None) -> tuple[Script, ...]:
         if found is None:
-            return self._revisions
-        return tuple(s for s in self._revisions if int(s.revision) > int(found))
+            return self.revisions
+        return tuple(s for s in self.revisions if int(s.revision) > int(found))
