@@ -13,22 +13,22 @@ import grpc.aio
 from llmgw.core.ids import LinkId, NodeId
 from llmgw.runtime.clock import SystemClock
 from llmgw.runtime.tasks import OwnedTasks, Service
+from llmgw.testing.waiting import eventually
 from llmgw.wire.agent_link import AgentLink, AgentServer, ControlLink, dial_control
 from llmgw.wire.dialing import DialOptions
 from llmgw.wire.link import Limits
 from llmgw.wire.messages import AgentUp, Hello, Refusal, Welcome
 from llmgw.wire.pb import agent_pb2 as pb
 from llmgw.wire.serving import ListenOptions
-from llmgw.wire.transport import Keepalive
 
 CLOCK: Final = SystemClock()
 HEARTBEAT_S: Final = 0.1
 SILENT_AFTER_S: Final = 1.0
 """Ten heartbeats: a machine under load may lose some."""
 LIMITS: Final = Limits(hello_s_max=5.0, unread_s_max=1.0, untaken_s_max=1.0, farewell_s_max=0.3)
-KEEPALIVE: Final = Keepalive(ping_s=0.5, pong_s=0.5)
-DIAL: Final = DialOptions(LIMITS, KEEPALIVE)
-LISTEN: Final = ListenOptions(LIMITS, KEEPALIVE)
+# Pings stay as slow as they are in use, so that it is the heartbeats which notice.
+DIAL: Final = DialOptions(LIMITS)
+LISTEN: Final = ListenOptions(LIMITS)
 
 
 def hello(node: str = "n1", term: int = 0) -> Hello:
@@ -73,6 +73,14 @@ class Control:
                 self.heard.append((link.id, message))
         finally:
             self.using.remove(link.id)
+
+    async def has_heard(self, count: int, within_s: float = 5.0) -> None:
+        """Wait for so many messages."""
+        await eventually(
+            lambda: len(self.heard) >= count,
+            within_s=within_s,
+            saying=lambda: f"{len(self.heard)} messages of {count}",
+        )
 
     @property
     def live(self) -> list[AgentLink]:

@@ -13,6 +13,7 @@ import grpc.aio
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.clock import Clock, Random
 from llmgw.runtime.tasks import OwnedTasks
+from llmgw.runtime.threads import ThreadPool
 from llmgw.wire.codec import Codec
 from llmgw.wire.errors import LinkLostError, LinkRefusedError, MalformedError
 from llmgw.wire.link import LIMITS, Ends, Limits, Link, Stream, StreamEndedError, carried
@@ -48,6 +49,8 @@ class DialOptions:
     keepalive: Keepalive = KEEPALIVE
     credentials: grpc.ChannelCredentials | None = None
     """None: no TLS."""
+    threads: ThreadPool | None = None
+    """For large messages, where the event loop has better to do than to decode them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ async def dial(
     clock: Clock,
 ) -> AsyncIterator[Link[Welcome, Out, In]]:
     """Make one link and carry it while the block runs; raise LinkLostError or LinkRefusedError."""
-    ends = Ends(f"control plane at {endpoint}", service.out, service.into, options.limits)
+    name = f"control plane at {endpoint}"
+    ends = Ends(name, service.out, service.into, options.limits, options.threads)
     channel = _channel(endpoint, options)
     try:
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes]

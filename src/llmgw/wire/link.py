@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 from llmgw.runtime.clock import Clock
 from llmgw.runtime.tasks import OwnedTasks
+from llmgw.runtime.threads import ThreadPool
 from llmgw.wire.codec import Codec
 from llmgw.wire.errors import LinkLostError, MalformedError, UnsendableError
 from llmgw.wire.frames import PIECE_BYTES, End, Framing, Heartbeat, Joiner, Piece, pieces
@@ -80,6 +81,8 @@ class Ends(Generic[Out, In]):
     out: Codec[Out]
     into: Codec[In]
     limits: Limits
+    threads: ThreadPool | None = None
+    """Where messages that came in pieces are decoded; None: in the event loop."""
 
 
 class Link(Generic[Peer, Out, In]):
@@ -244,7 +247,7 @@ class Link(Generic[Peer, Out, In]):
                 continue  # what an ended link says is ignored, but for the end of the stream
             self._heard_s = self._clock.monotonic_s()
             try:
-                message = self._understood(frame)
+                message = await self._understood(frame)
             except MalformedError as error:
                 self.end(f"a message of {self._other} is malformed: {error}")
                 continue
@@ -260,18 +263,17 @@ class Link(Generic[Peer, Out, In]):
         self._untaken_since_s = None
         self._heard_s = self._clock.monotonic_s()
 
-    def _understood(self, frame: bytes) -> In | None:
+    async def _understood(self, frame: bytes) -> In | None:
         message = self._ends.into.decode(frame)
         if isinstance(message, Piece):
             whole = self._joiner.add(message)
-            return None if whole is None else self._whole(whole)
+            return None if whole is None else self._news(await self._decoded_apart(whole))
         return self._news(message)
 
-    def _whole(self, data: bytes) -> In | None:
-        message = self._ends.into.decode(data)
-        if isinstance(message, Piece):
-            raise MalformedError("piece: holds pieces")
-        return self._news(message)
+    async def _decoded_apart(self, data: bytes) -> In | Handshake | Framing | None:
+        if self._ends.threads is None:
+            return self._ends.into.decode(data)
+        return await self._ends.threads.run(self._ends.into.decode, data)
 
     def _news(self, message: In | Handshake | Framing | None) -> In | None:
         if isinstance(message, Hello | GatewayHello | Welcome | Refusal):
@@ -279,7 +281,9 @@ class Link(Generic[Peer, Out, In]):
         if isinstance(message, End):
             self._end(f"{self._other} ended the link: {message.why}", farewell=None)
             return None
-        if isinstance(message, Heartbeat | Piece):
+        if isinstance(message, Piece):
+            raise MalformedError("piece: holds pieces")
+        if isinstance(message, Heartbeat):
             return None
         if message is None and not self._puzzled:
             self._puzzled = True

@@ -69,6 +69,8 @@ def _common_options(keepalive: Keepalive) -> Options:
         ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
         ("grpc.keepalive_time_ms", _ms(keepalive.ping_s)),
         ("grpc.keepalive_timeout_ms", _ms(keepalive.pong_s)),
+        # The one that gRPC obeys for its pings (seen: it waited 60 s, whatever the one above said).
+        ("grpc.http2.ping_timeout_ms", _ms(keepalive.pong_s)),
         # Pings go on while a stream is idle, and are not counted.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
