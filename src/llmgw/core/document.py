@@ -64,6 +64,8 @@ def load(kind: type[D], text: str | bytes, bytes_max: int = DOCUMENT_BYTES_MAX) 
 
 
 def _leftover(raw: Json, known: Json) -> dict[str, Json]:
+    if raw == known:  # as it nearly always is; comparing is ten times as fast as walking
+        return {}
     left: dict[str, Json] = {}
     for name, value, there in _members(raw, known):
         if there is _ABSENT:
