@@ -28,6 +28,7 @@ from llmgw.runner.record import (
 )
 from llmgw.runner.socket import Client, StatusReply
 
+_ENTER = 'echo $$ > "$0" && exec "$@"'
 SHELL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -87,11 +88,19 @@ class Shard:
         write_launch(self.directory, _launch(commands, rendezvous, launch))
         return self
 
-    def spawn(self, *, env: dict[str, str] | None = None, isolated: bool = True) -> Self:
+    def spawn(
+        self,
+        *,
+        env: dict[str, str] | None = None,
+        isolated: bool = True,
+        inside: Path | None = None,
+    ) -> Self:
+        """Start a runner; `inside` is a cgroup to start it in."""
         options = ["-I"] if isolated else ["-P"]
+        enter = [] if inside is None else ["/bin/sh", "-c", _ENTER, str(inside / "cgroup.procs")]
         with self.errors.open("ab") as errors:
             runner = subprocess.Popen(
-                [sys.executable, *options, "-m", "llmgw.runner", str(self.directory)],
+                [*enter, sys.executable, *options, "-m", "llmgw.runner", str(self.directory)],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=errors,

@@ -7,7 +7,7 @@ runner with its story in logs/runner.err, and the shard goes on until another ta
 
 import sys
 
-from llmgw.runner.host import close_inherited, lead_session
+from llmgw.runner.host import close_inherited, lead_session, say_error
 from llmgw.runner.running import run
 from llmgw.runner.state import ExitCode
 
@@ -15,13 +15,13 @@ from llmgw.runner.state import ExitCode
 def main(arguments: list[str]) -> int:
     """The whole life of a runner."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m llmgw.runner DIR\n")
+        say_error("usage: python -m llmgw.runner DIR")
         return ExitCode.USAGE
     try:
         close_inherited()
         lead_session()
     except OSError as fault:
-        sys.stderr.write(f"llmgw.runner: start it as the leader of a new session: {fault}\n")
+        say_error(f"start it as the leader of a new session: {fault}")
         return ExitCode.USAGE
     return run(arguments[0])
 

@@ -49,6 +49,12 @@ def take_lock(base: str) -> int | None:
     return descriptor
 
 
+def say_error(text: str) -> None:
+    """Say it on standard error, unbuffered: a full disk there must not change the exit code."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"llmgw.runner: {text}\n".encode())
+
+
 def redirect_errors(logs: str) -> None:
     """From here on, standard output and error go to a small file: no spawner's pipe matters."""
     path = os.path.join(logs, ERRORS_FILE)

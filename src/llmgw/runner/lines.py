@@ -50,7 +50,8 @@ class Blanker:
         end = len(text) - self._open_bytes(text)
         spans = self._spans(text)
         out = self._blank(text, spans, end)
-        self._covered = max([0, *(stop - end for _, stop in spans)])
+        begun = [stop for start, stop in spans if start < end or (start == 0 and self._covered)]
+        self._covered = max([0, *(stop - end for stop in begun)])
         self._held = text[end:]
         return out
 

@@ -1,14 +1,13 @@
 """Puts a runner together for one directory and turns its loop until the shard has ended."""
 
 import os
-import sys
 import time
 from dataclasses import dataclass, replace
 from typing import Final
 
 from llmgw.runner.cgroup import make_cgroup, remove_cgroup
 from llmgw.runner.commands import Commands
-from llmgw.runner.host import Signals, redirect_errors, take_lock
+from llmgw.runner.host import Signals, redirect_errors, say_error, take_lock
 from llmgw.runner.identity import IDENTITY_SUFFIX, Identity, Session
 from llmgw.runner.keeper import Keeper
 from llmgw.runner.launch import Launch
@@ -59,7 +58,7 @@ def run(directory: str) -> ExitCode:
 
 
 def _leave(code: ExitCode, why: str) -> ExitCode:
-    sys.stderr.write(f"llmgw.runner: {why}\n")
+    say_error(why)
     return code
 
 
@@ -174,10 +173,10 @@ class _Runner:
         shard = Shard(self._launch, keeper, commands, log, SYSTEM_CLOCKS, self._home.lock)
         server = Server(self._home.base, self._poller, shard, SYSTEM_CLOCKS.monotonic_s)
         keeper.listeners.append(server.publish)
-        redirect_errors(os.path.join(self._home.base, LOGS_DIRECTORY))
         return shard, server
 
     def _turn(self, shard: Shard, server: Server, keeper: Keeper) -> ExitCode:
+        redirect_errors(os.path.join(self._home.base, LOGS_DIRECTORY))
         stops = 0
         pause_s = 0.0
         while not (shard.is_over and (keeper.is_written or self._signals.stops > stops)):
