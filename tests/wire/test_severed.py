@@ -1,7 +1,6 @@
 """Connections that break, stall and come back: both ends notice, and there is one link after it."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from llmgw.wire.errors import LinkLostError
 from llmgw.wire.messages import Answer
 from tests.wire import values
 from tests.wire.ends import CLOCK, SILENT_AFTER_S, Control, attach, running, serving
+from tests.wire.processes import environment
 
 PACE = Pace(Backoff(first_s=0.05, cap_s=0.2), lived_s=0.2)
 NOTICED_S = SILENT_AFTER_S + 4.0
@@ -164,5 +164,4 @@ async def test_an_agent_process_that_stands_still_is_noticed_and_comes_back() ->
 
 
 def _python(*arguments: str) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen([sys.executable, *arguments], env=environment)
+    return subprocess.Popen([sys.executable, *arguments], env=environment())
