@@ -72,7 +72,7 @@ async def build_agent(options: AgentOptions, world: Outside) -> AsyncIterator[Ag
     pool = ThreadPool("agent")
     try:
         await pool.run(world.disk.make_folder, options.state / "runs")
-        with StateLock(options.state):
+        async with _held(StateLock(options.state), pool):
             launcher = Launcher(options.environment, pool)
             http = EngineHttp()
             try:
@@ -127,6 +127,15 @@ async def _built(
     hello = _Hello(options, who, obedience)
     services += [_Dialing(endpoint, world, hello, reporter, links) for endpoint in options.control]
     return Agent(who, supervisor, reporter, links, own, tuple(services))
+
+
+@asynccontextmanager
+async def _held(lock: StateLock, pool: ThreadPool) -> AsyncIterator[None]:
+    await pool.run(lock.take)
+    try:
+        yield
+    finally:
+        lock.give_back()
 
 
 class _Hello:

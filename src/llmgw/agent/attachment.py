@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from llmgw.agent.launcher import CannotSpawnError, Spawner, Started, why_ended
-from llmgw.agent.runner_link import RunnerAwayError, answers, watch
+from llmgw.agent.runner_link import RunnerAwayError, RunnerDoor
 from llmgw.agent.runs import Found, RunsFolder
 from llmgw.runner import record
 from llmgw.runtime.backoff import Backoff
@@ -22,6 +22,9 @@ WATCH_S_MAX: Final = 600.0
 SHOW_S_MAX: Final = 15.0
 """A new runner answers within this."""
 SHOW_STEP_S: Final = 0.02
+PATIENCE_S: Final = 2.0
+"""A runner that lives and does not answer may just have started, or been killed."""
+PATIENCE_STEP_S: Final = 0.1
 KILL_S_MAX: Final = 10.0
 RAW_BYTES_MAX: Final = 64 * 1024 * 1024
 """What raw output may hold while no runner lives to read it."""
@@ -43,8 +46,8 @@ class Owner(Protocol):
         """Whether nothing of it lives any more."""
         ...
 
-    async def on_record(self, seen: record.Record) -> None:
-        """A runner wrote this down."""
+    async def on_record(self, seen: record.Record, *, live: bool) -> None:
+        """A runner says this now, or wrote it down before it was gone."""
         ...
 
     def on_trouble(self, why: str) -> None:
@@ -82,6 +85,7 @@ class Attachment:
         self._runs = runs
         self._spawner = spawner
         self._pool = pool
+        self._door = RunnerDoor(pool)
         self._clock = clock
         self._backoff = Backoff(0.5, 10.0)
         self._random = Random(name)
@@ -90,34 +94,60 @@ class Attachment:
         self.may_start = False
         """Whether a runner may be started that has no earlier one: only when it is assigned."""
 
+    async def stop(self) -> record.Record:
+        """Ask the runner to end the shard; raise RunnerAwayError if there is none."""
+        return await self._door.stop(self._folder)
+
     async def step(self) -> None:
         """Watch the runner to its end; if there is none, see what lives and start one."""
+        if await self._watched() or not await self._without_runner():
+            return
+        if not await self._watched():
+            await self._from_file()  # it has ended in between
+
+    async def _watched(self) -> bool:
+        """Watch the runner to its end; False if none answers."""
         try:
-            async with aclosing(watch(self._folder, WATCH_S_MAX)) as records:
+            async with aclosing(self._door.watch(self._folder, WATCH_S_MAX)) as records:
                 async for seen in records:
                     self._failures = 0
-                    await self._owner.on_record(seen)
+                    await self._owner.on_record(seen, live=True)
         except RunnerAwayError:
-            await self._without_runner()
+            return False
+        return True
 
-    async def _without_runner(self) -> None:
+    async def _without_runner(self) -> bool:
+        """See what lives, and start a runner if one is needed; True if one answers then."""
+        found = await self._from_file()
+        if self._owner.over or self._clock.monotonic_s() < self._spawn_at_s:
+            return False
+        if found.untouched and not self.may_start:
+            return False
+        if found.identity is not None and (runner := await self._silent(found.identity)):
+            if await self._door.answers(self._folder):
+                return True
+            self._owner.on_trouble(f"its runner, process {runner.pid}, does not answer")
+            return False
+        return await self._spawn(found)
+
+    async def _silent(self, identity: record.Identity) -> record.Process | None:
+        """Return the runner that lives and does not answer, after some patience; None if none."""
+        deadline_s = self._clock.monotonic_s() + PATIENCE_S
+        while True:
+            runner = (await self._pool.run(record.members, identity)).runner
+            late = self._clock.monotonic_s() >= deadline_s
+            if runner is None or late or await self._door.answers(self._folder):
+                return runner
+            await self._clock.sleep(PATIENCE_STEP_S)
+
+    async def _from_file(self) -> Found:
+        """Read the files of the run, and show its last record."""
         found = await self._pool.run(self._runs.read, self._name)
         if found.seen is not None:
-            await self._owner.on_record(found.seen)
-            if self._owner.over:
-                return
-        if self._clock.monotonic_s() < self._spawn_at_s:
-            return
-        if found.untouched and not self.may_start:
-            return
-        if found.identity is not None:
-            alive = await self._pool.run(record.members, found.identity)
-            if alive.runner is not None:
-                self._owner.on_trouble(f"its runner, process {alive.runner.pid}, does not answer")
-                return
-        await self._spawn(found)
+            await self._owner.on_record(found.seen, live=False)
+        return found
 
-    async def _spawn(self, found: Found) -> None:
+    async def _spawn(self, found: Found) -> bool:
         self._failures += 1
         wait_s = self._backoff.wait_s(self._failures, self._random)
         self._spawn_at_s = self._clock.monotonic_s() + wait_s
@@ -125,23 +155,24 @@ class Attachment:
             started = await self._spawner.start(self._folder)
         except CannotSpawnError as error:
             await self._judge(found, str(error), nothing_started=True)
-            return
+            return False
         if await self._shows_itself(started):
-            return
+            return True
         if not started.ended.is_set():
             self._owner.on_trouble(f"its runner, process {started.pid}, does not answer")
-            return
+            return False
         if started.status in {record.ExitCode.OWNED, record.ExitCode.ENDED_BEFORE, 0}:
-            return  # another runner has it, or the record says how it ended: the next step sees it
+            return True  # another runner has it, or the record says how it ended
         why = await self._pool.run(why_ended, self._folder, started.status)
         again = await self._pool.run(self._runs.read, self._name)
         await self._judge(again, why, nothing_started=started.status in STARTED_NOTHING)
+        return False
 
     async def _shows_itself(self, started: Started) -> bool:
         """Wait until the runner answers; False if it ended before, or does not answer in time."""
         deadline_s = self._clock.monotonic_s() + SHOW_S_MAX
         while self._clock.monotonic_s() < deadline_s and not started.ended.is_set():
-            if await answers(self._folder):
+            if await self._door.answers(self._folder):
                 return True
             await self._clock.sleep(SHOW_STEP_S)
         return False
@@ -149,7 +180,7 @@ class Attachment:
     async def _judge(self, found: Found, why: str, *, nothing_started: bool) -> None:
         """No runner can be had: say what is known of the shard without one."""
         if found.seen is not None and found.seen.phase is record.Phase.ENDED:
-            await self._owner.on_record(found.seen)
+            await self._owner.on_record(found.seen, live=False)
             return
         if found.identity is None:
             if found.untouched and nothing_started:

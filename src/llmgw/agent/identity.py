@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from llmgw.agent.files import Disk, read_text
 from llmgw.core.document import Document, InvalidDocumentError, Json, dump, load
@@ -65,8 +64,8 @@ class StateLock:
         self._path = state / LOCK_FILE
         self._descriptor: int | None = None
 
-    def __enter__(self) -> Self:
-        """Take the lock; raise AnotherAgentError if somebody has it."""
+    def take(self) -> None:
+        """Take the lock, blocking only for the disk; raise AnotherAgentError if it is held."""
         try:
             descriptor = _open_lock(self._path)
         except OSError as error:
@@ -82,15 +81,9 @@ class StateLock:
                 " stop it first, or give this one a state directory of its own"
             ) from None
         self._descriptor = descriptor
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give it back."""
+    def give_back(self) -> None:
+        """Let others have it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

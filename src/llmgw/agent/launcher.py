@@ -102,7 +102,7 @@ class Launcher:
         process = self._children.pop(descriptor)
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
-        started.status = process.wait()  # it has ended, so this does not wait
+        started.status = process.poll() or 0  # it has ended, so this knows
         started.ended.set()
 
 

@@ -16,7 +16,7 @@ from llmgw.agent.launcher import Spawner
 from llmgw.agent.observe import ENDED, STARTING, engine_of, is_over, phase_after
 from llmgw.agent.probes import Answer, Probe, Prober
 from llmgw.agent.pulse import Events, Pulse
-from llmgw.agent.runner_link import RunnerAwayError, stop
+from llmgw.agent.runner_link import RunnerAwayError
 from llmgw.agent.runs import Found, Ready, RunsFolder
 from llmgw.agent.scrape import EngineLoad, scrape
 from llmgw.agent.starting import Starting
@@ -51,6 +51,7 @@ PROBE_SHARE: Final = 0.1
 PROBE_STARTING_S_MAX: Final = 2.0
 READY_WRITTEN_S: Final = 60.0
 """How often the last answer is written down."""
+LAST_WORDS_S: Final = 0.25
 LOG_LINES: Final = 50
 LOG_BYTES: Final = 32 * 1024
 
@@ -212,7 +213,7 @@ class Shard:
 
     # What the attachment tells (see attachment.Owner).
 
-    async def on_record(self, seen: record.Record) -> None:
+    async def on_record(self, seen: record.Record, *, live: bool) -> None:
         """See attachment.Owner."""
         before = (self.phase, self._seen)
         found = await self._tools.pool.run(self._tools.runs.read, self.name)
@@ -221,7 +222,8 @@ class Shard:
         self._take(seen, found.identity)
         if self.phase in ENDED:
             await self._explain()
-        self.confirmed.set()
+        if live or self.over:
+            self.confirmed.set()
         if (self.phase, self._seen) != before:
             self._changed()
 
@@ -288,8 +290,8 @@ class Shard:
     def _changed(self) -> None:
         self._tools.pulse.beat()
         self._probe_wake.set()
-        self.confirmed.set()
         if self.over:
+            self.confirmed.set()
             self._ended.set()
 
     async def _explain(self) -> None:
@@ -297,6 +299,9 @@ class Shard:
         seen = self._seen
         if seen is None:
             return
+        if not self.over:
+            # It has ended just now: its last words are on their way into the log.
+            await self._tools.clock.sleep(LAST_WORDS_S)
         said = await self._tail(LOG_LINES)
         self._last_log = said[-1] if said else ""
         if seen.boot_id != self._tools.boot and seen.exit is None:
@@ -306,7 +311,7 @@ class Shard:
         elif seen.exit.command != self.spec.commands[-1].name:
             self._ending = seen.exit.why
         else:
-            lines = [_text_of(line) for line in said]
+            lines = [_text_of(line) for line in said if not _is_note(line)]
             ending = ENGINES[self.spec.engine].ending(self.spec, seen.exit.status, lines)
             self._ending = ending.why
             self._port_taken = ending.port_taken
@@ -343,7 +348,7 @@ class Shard:
                 self.on_withdrawn()
             return
         try:
-            await self.on_record(await stop(self._tools.runs.folder(self.name)))
+            await self.on_record(await self._hold.stop(), live=True)
         except RunnerAwayError:
             self._follow_wake.set()  # the watch brings a runner, or ends it without one
 
@@ -433,6 +438,11 @@ class Shard:
         if age_s is None or self._ready is None:
             return None
         return max(age_s - self._ready.answered_age_s, 0.0)
+
+
+def _is_note(line: str) -> bool:
+    """Whether it is the runner's own remark, not the engine's."""
+    return line.split("| ", 1)[0].endswith(" runner")
 
 
 def _text_of(line: str) -> str:
