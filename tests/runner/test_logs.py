@@ -140,6 +140,21 @@ def test_what_was_read_on_gives_its_space_back_and_nothing_is_lost(logs: Path) -
     assert [line.partition("| ")[2] for line in lines] == [*expected, "unfinished"]
 
 
+def test_output_that_somebody_truncated_is_read_from_its_new_beginning(logs: Path) -> None:
+    raw = logs / "engine.raw"
+    writer = LogWriter(str(logs), 1 << 20, 9)
+    pump = RawPump(str(raw), "engine", (), writer, Libc())
+    for text in ("a long first line\n", "b\n", "c\n"):
+        raw.write_text(text)  # truncates
+        pump.step(0.0, NOW_S)
+        raw.write_text("")
+        pump.step(0.0, NOW_S)
+    pump.close()
+    writer.close()
+    lines = b"".join(files_of(logs)).decode().splitlines()
+    assert [line.partition("| ")[2] for line in lines] == ["a long first line", "b", "c"]
+
+
 def test_output_that_nobody_could_read_on_is_bounded_and_the_loss_is_told(logs: Path) -> None:
     raw = logs / "engine.raw"
     writer = LogWriter(str(logs), 64 << 20, 9)

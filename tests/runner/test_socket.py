@@ -84,7 +84,7 @@ def test_clients_that_say_nothing_or_half_a_line_do_not_keep_others_out(world: W
         began_s = time.monotonic()
         os.kill(shard.pid("engine"), 9)
         shard.until(Phase.ENDED)
-        assert time.monotonic() - began_s < 1.5
+        assert time.monotonic() - began_s < 4.0
     shard.runner.wait(5)
 
 

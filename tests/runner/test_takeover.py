@@ -112,6 +112,7 @@ def test_another_boot_is_history_and_nothing_is_touched_or_started(world: World)
     started = world.root / "started"
     shard = world.shard().start(sh("engine", f"echo $$ >> {started}; {SLEEPS}"))
     shard.stop()
+    (shard.directory / "logs" / "engine.raw").write_text("last words\n")
     stranger = world.stranger()
     edit_json(shard.directory / "record.json", phase="running", boot_id="0" * 8)
     known = {"name": "engine", "pid": stranger.pid, "start_ticks": 1}
@@ -120,6 +121,7 @@ def test_another_boot_is_history_and_nothing_is_touched_or_started(world: World)
     assert shard.runner.wait(5) == ExitCode.ENDED
     assert shard.record().phase is Phase.ENDED
     assert "the machine restarted" in shard.record().why
+    assert " engine| last words\n" in shard.log()
     assert len(pids_in(started)) == 1
     assert stranger.poll() is None
     assert world.heard() == ""

@@ -102,7 +102,8 @@ class Commands:
         watched = self._watched.get(name)
         if watched is None or watched.ended:
             return
-        with contextlib.suppress(ProcessLookupError):
+        # One that changed its user may refuse: the kill at the end then says that it is left.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             if watched.pidfd is None:
                 os.kill(watched.process.pid, signal.SIGTERM)
             else:

@@ -80,6 +80,7 @@ class Signals:
         signal.signal(signal.SIGCHLD, _on_nothing)
         signal.signal(signal.SIGHUP, _on_nothing)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a spawner's mask would deafen us
         poller.add(self._read, READ, self._on_wake)
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's

@@ -87,9 +87,16 @@ class RawPump:
         """Carry one piece on; whether there may be more at once."""
         if self._pending:
             return self._write(now_s)
+        try:
+            return self._read_on(now_s, wall_s)
+        except OSError as fault:
+            self.trouble.why = f"the output of {self.name} cannot be read: {fault.strerror}"
+            return False
+
+    def _read_on(self, now_s: float, wall_s: float) -> bool:
         size = os.fstat(self._descriptor).st_size
         if size < self._read:  # somebody truncated it
-            self._read = self._done = 0
+            self._read = self._done = self._next_done = 0
         if size - self._read > RAW_BYTES_MAX:
             self._skip_to(size - RAW_BYTES_MAX // 2)
         data = os.pread(self._descriptor, READ_BYTES, self._read)
@@ -99,6 +106,7 @@ class RawPump:
         if self._partial_since_s is not None and now_s - self._partial_since_s > PARTIAL_S_MAX:
             self._flush_partial(wall_s)
             return self._write(now_s)
+        self.trouble.why = None
         return False
 
     def _take(self, data: bytes, now_s: float, wall_s: float) -> None:
@@ -167,7 +175,7 @@ class RawPump:
 
     def drain(self, now_s: float, wall_s: float) -> bool:
         """Like `step`, once nobody writes any more: whether all is logged and the file is gone."""
-        if self.step(now_s, wall_s) or self._pending:
+        if self.step(now_s, wall_s) or self._pending or self.trouble.why:
             return False
         if os.fstat(self._descriptor).st_size > self._read:
             return False

@@ -7,10 +7,11 @@ from typing import Final
 
 from llmgw.runner.cgroup import make_cgroup, remove_cgroup
 from llmgw.runner.commands import Commands
+from llmgw.runner.fields import BrokenFileError
 from llmgw.runner.host import Signals, redirect_errors, say_error, take_lock
 from llmgw.runner.identity import IDENTITY_SUFFIX, Identity, Session
 from llmgw.runner.keeper import Keeper
-from llmgw.runner.launch import Launch
+from llmgw.runner.launch import Launch, read_launch
 from llmgw.runner.libc import Libc
 from llmgw.runner.logs import LOGS_DIRECTORY
 from llmgw.runner.members import members
@@ -19,7 +20,7 @@ from llmgw.runner.poller import Poller
 from llmgw.runner.process import boot_id, boot_ticks, read_process
 from llmgw.runner.reasons import KILLED_BEFORE_START, never_started, unobserved
 from llmgw.runner.server import Server
-from llmgw.runner.shard import Clocks, Shard
+from llmgw.runner.shard import DRAIN_S_MAX, Clocks, Shard
 from llmgw.runner.shardlog import ShardLog
 from llmgw.runner.state import Exit, ExitCode, Phase, Record, write_record
 
@@ -63,7 +64,7 @@ def _leave(code: ExitCode, why: str) -> ExitCode:
 
 
 def _open_home(directory: str) -> Home | None:
-    path = os.path.realpath(directory)
+    path = os.path.abspath(directory)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     base = f"/proc/self/fd/{os.open(path, flags)}"
     lock = take_lock(base)
@@ -76,10 +77,26 @@ def _open_home(directory: str) -> Home | None:
 
 def _write_over(home: Home, record: Record, code: ExitCode) -> ExitCode:
     try:
+        _carry_last_words(home, record)
         write_record(home.base, record)
     except OSError as fault:
         return _leave(ExitCode.CANNOT_WRITE, f"record.json cannot be written: {fault}")
     return _leave(code, record.why)
+
+
+def _carry_last_words(home: Home, record: Record) -> None:
+    """Log what the commands of a shard that is over had still said; bounded in time."""
+    try:
+        launch = read_launch(home.base)
+    except (BrokenFileError, OSError):
+        return
+    log = ShardLog(home.base, launch, Libc())
+    for state in record.commands:
+        log.read_on(state.name)
+    end_s = SYSTEM_CLOCKS.monotonic_s() + DRAIN_S_MAX
+    while SYSTEM_CLOCKS.monotonic_s() < end_s:
+        if log.drain(SYSTEM_CLOCKS.monotonic_s(), SYSTEM_CLOCKS.wall_s()):
+            return
 
 
 def _own_session() -> Session:
@@ -121,8 +138,8 @@ class _Runner:
 
     def take_over(self, found: TakeOver) -> ExitCode:
         """Watch what an earlier runner has started; start nothing."""
-        seen = members(found.identity)
-        before = found.identity.seen_at(seen.proven_sessions, boot_ticks())
+        ticks = boot_ticks()
+        before = found.identity.seen_at(members(found.identity).proven_sessions, ticks)
         identity = replace(before, sessions=(*before.sessions, _own_session()))
         try:
             log = ShardLog(self._home.base, self._launch, self._libc)

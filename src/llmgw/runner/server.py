@@ -100,6 +100,7 @@ class Server:
         self._now_s = monotonic_s
         self._clients: list[_Client] = []
         self._accepts = True
+        self._accept_at_s = 0.0
         path = os.path.join(base, SOCKET_FILE)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # a killed runner's; the lock says that no other lives
@@ -119,8 +120,11 @@ class Server:
                 return
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # none waits any more, or there is no descriptor left for it
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptor is left for it
+                self._accept_when(possible=False)
+                return
             connection.settimeout(0)
             client = _Client(connection, self._now_s())
             self._clients.append(client)
@@ -136,6 +140,7 @@ class Server:
         return True
 
     def _accept_when(self, *, possible: bool) -> None:
+        self._accept_at_s = self._now_s() + EVICT_S_MIN / 2
         if self._accepts != possible:
             self._accepts = possible
             self._poller.change(self._listener.fileno(), READ if possible else 0)
@@ -264,7 +269,7 @@ class Server:
                 self._work(client)
             elif client.is_late(now_s):
                 self._close(client)
-        if not self._accepts:
+        if not self._accepts and now_s >= self._accept_at_s:
             self._accept_when(possible=True)
 
     @property

@@ -63,6 +63,7 @@ class Shard:
         self._purge: Purge | None = None
         self._purge_since_s = self._purge_at_s = 0.0
         self._drain_until_s: float | None = None
+        self._turn_ticks = 0
         self._trouble: str | None = None
         self._base_why = keeper.record.why
         self.is_over = False
@@ -154,7 +155,8 @@ class Shard:
     def step(self) -> float:
         """Look at everything once; after how many seconds at most to look again."""
         now_s, wall_s = self._clocks.monotonic_s(), self._clocks.wall_s()
-        ticks = boot_ticks()
+        # Who is seen alive now was alive when the last turn began.
+        ticks, self._turn_ticks = self._turn_ticks, boot_ticks()
         self._take_ends()
         pause_s = 0.25
         if self._starting is not None and self._ending is None:

@@ -23,7 +23,7 @@ from llmgw.runner.state import Record, record_document, record_of
 SOCKET_FILE: Final = "sock"
 REQUEST_BYTES_MAX: Final = 4 * 1024
 REPLY_BYTES_MAX: Final = 256 * 1024
-LOG_BYTES_MAX: Final = 96 * 1024
+LOG_BYTES_MAX: Final = 80 * 1024  # three times as much in a reply, if no byte of it is text
 TAIL_LINES_MAX: Final = 10_000
 FOLLOW_S_MAX: Final = 30.0
 
