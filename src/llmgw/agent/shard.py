@@ -217,10 +217,13 @@ class Shard:
         """See attachment.Owner."""
         before = (self.phase, self._seen)
         found = await self._tools.pool.run(self._tools.runs.read, self.name)
-        self._trouble = ""
-        self.blind = False
+        if live and self.blind:
+            self.phase = Phase.WAITING  # what was doubted is seen again: from here on, once more
+        if live or is_over(seen, self._tools.boot):
+            self._trouble = ""
+            self.blind = False
         self._take(seen, found.identity)
-        if self.phase in ENDED:
+        if self.phase in ENDED and not self.blind:
             await self._explain()
         if live or self.over:
             self.confirmed.set()
