@@ -10,7 +10,7 @@ from llmgw.core.fleet.assignment import Assignment
 from llmgw.core.fleet.report import Report
 from llmgw.core.ids import ReplicaId
 from llmgw.testing.waiting import eventually
-from llmgw.wire.agent_link import ControlLink
+from llmgw.wire.agent_link import AgentLink, ControlLink
 from llmgw.wire.errors import (
     CannotListenError,
     LinkLostError,
@@ -352,3 +352,38 @@ async def test_a_slow_reader_is_not_taken_for_silence() -> None:
         assert not control.links[0].ended_why
         control.deaf.set()
         await eventually(lambda: len(control.heard) == 200)
+
+
+async def test_a_bug_in_what_uses_a_link_ends_that_link_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class OurBugError(Exception):
+        pass
+
+    class Buggy(Control):
+        async def on_link(self, link: AgentLink) -> None:
+            """Fail for one node."""
+            if link.peer.node == "bad":
+                raise OurBugError
+            await super().on_link(link)
+
+    control = Buggy()
+    async with serving(control) as server, attach(server.ports[0], "good") as good:
+        async with attach(server.ports[0], "bad") as bad:
+            with pytest.raises(LinkLostError, match="it stops or has failed; its log says more"):
+                await bad.receive()
+        await good.send(Answer(1))
+        await control.has_heard(1)
+    assert "OurBugError" in caplog.text
+    caplog.clear()  # its traceback holds the link, and so all of gRPC
+
+
+async def test_what_uses_a_link_ends_with_it_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    options = replace(LISTEN, limits=replace(LISTEN.limits, outlive_s_max=0.2))
+    control = Control(deaf=asyncio.Event())
+    async with serving(control, options) as server:
+        async with attach(server.ports[0]):
+            await eventually(lambda: len(control.using) == 1)
+        await eventually(lambda: not control.using)
+    assert "went on for 0.2 s after its end and was cancelled" in caplog.text
+    caplog.clear()  # its traceback holds the link, and so all of gRPC

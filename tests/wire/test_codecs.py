@@ -138,7 +138,7 @@ def _welcome(link: str, heartbeat_s: float, silent_after_s: float) -> bytes:
         (agent_codec.DOWN, _assignment(specs=["{}"]), r"assignment\.specs\[0\]: .*replica"),
         (agent_codec.DOWN, _assignment(keep=["r.1.0", "r"]), r"assignment\.keep\[1\]"),
         (agent_codec.DOWN, _welcome("", 1, 2), r"welcome\.link"),
-        (agent_codec.DOWN, _welcome("l", 0, 2), r"welcome\.heartbeat_s"),
+        (agent_codec.DOWN, _welcome("l", 0.001, 2), r"welcome\.heartbeat_s"),
         (agent_codec.DOWN, _welcome("l", 2, 2), r"welcome\.heartbeat_s"),
         (agent_codec.DOWN, _welcome("l", float("nan"), 2), r"welcome\.heartbeat_s"),
         (agent_codec.DOWN, _welcome("l", 1, float("inf")), r"welcome\.heartbeat_s"),

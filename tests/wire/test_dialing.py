@@ -14,8 +14,8 @@ from llmgw.testing.waiting import eventually
 from llmgw.wire.agent_link import ControlLink
 from llmgw.wire.dialing import RETRY_AFTER_S_MAX, KeepDialing, Pace
 from llmgw.wire.errors import LinkLostError, LinkRefusedError
-from llmgw.wire.messages import Welcome
-from tests.wire.ends import LIMITS, running
+from llmgw.wire.messages import Answer
+from tests.wire.ends import running
 from tests.wire.streams import SilentStream, link_over
 
 PACE = Pace(Backoff(first_s=1.0, cap_s=8.0), lived_s=100.0)
@@ -41,8 +41,10 @@ class Peer:
         self.open += 1
         self.open_most = max(self.open_most, self.open)
         self.link = link_over(SilentStream(), self.clock)
-        yield self.link
-        self.open -= 1
+        try:
+            yield self.link
+        finally:
+            self.open -= 1
 
     async def use(self, link: ControlLink) -> None:
         """Use a link until it ends."""
@@ -158,6 +160,13 @@ async def test_a_bug_in_what_uses_the_link_is_not_swallowed() -> None:
         await dialer.run()
 
 
-def test_limits_of_tests_are_below_those_in_use() -> None:
-    assert LIMITS.hello_s_max < 10
-    assert isinstance(Welcome, type)
+async def test_a_message_that_cannot_be_sent_is_no_reason_to_die() -> None:
+    clock = ManualClock()
+    peer = Peer(clock)
+
+    async def use(link: ControlLink) -> None:
+        await link.send(Answer(-1))
+
+    async with running(KeepDialing("test", peer.dial, use, clock, Random(1), PACE)):
+        await _pass_until(clock, peer, 4)
+    assert _waits(peer)[-1] >= 2

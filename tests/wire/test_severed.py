@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -19,7 +20,7 @@ from llmgw.wire.dialing import KeepDialing, Pace
 from llmgw.wire.errors import LinkLostError
 from llmgw.wire.messages import Answer
 from tests.wire import values
-from tests.wire.ends import CLOCK, SILENT_AFTER_S, Control, attach, running, serving
+from tests.wire.ends import CLOCK, DIAL, SILENT_AFTER_S, Control, attach, running, serving
 from tests.wire.processes import environment
 
 PACE = Pace(Backoff(first_s=0.05, cap_s=0.2), lived_s=0.2)
@@ -115,8 +116,9 @@ async def test_what_was_held_back_by_a_stall_comes_too_late() -> None:
 async def test_a_stall_during_the_handshake_ends_the_dial() -> None:
     async with serving(Control()) as server, Proxy(server.ports[0]) as proxy:
         proxy.stall()
-        with pytest.raises(LinkLostError, match="did not answer within 5 s"):
-            async with attach(proxy.port):
+        hasty = replace(DIAL, limits=replace(DIAL.limits, hello_s_max=0.5))
+        with pytest.raises(LinkLostError, match=r"did not answer within 0\.5 s"):
+            async with attach(proxy.port, options=hasty):
                 pass
 
 

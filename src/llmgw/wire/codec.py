@@ -20,6 +20,8 @@ UP_BYTES_MAX: Final = 16 * 1024 * 1024
 """One message of an agent or a gateway: they are many, and must not fill a control plane."""
 DOWN_BYTES_MAX: Final = 64 * 1024 * 1024
 """One message of a control plane: a snapshot of 10,000 routes with keys has about 10 MB."""
+HEARTBEAT_S_MIN: Final = 0.01
+"""A control plane must not make its callers spin."""
 
 M = TypeVar("M")
 D = TypeVar("D", bound=Document)
@@ -120,10 +122,10 @@ def read_welcome(envelope: ControlMessage | PublisherMessage) -> Welcome:
     wire = envelope.welcome
     if not wire.link:
         raise MalformedError("welcome.link: is empty")
-    if not 0 < wire.heartbeat_s < wire.silent_after_s < math.inf:
+    if not HEARTBEAT_S_MIN <= wire.heartbeat_s < wire.silent_after_s < math.inf:
         raise MalformedError(
-            f"welcome.heartbeat_s: {wire.heartbeat_s} must be above 0 and below silent_after_s, "
-            f"which is {wire.silent_after_s}"
+            f"welcome.heartbeat_s: {wire.heartbeat_s} must be {HEARTBEAT_S_MIN} at least and below "
+            f"silent_after_s, which is {wire.silent_after_s}"
         )
     return Welcome(LinkId(wire.link), wire.term, wire.store, wire.heartbeat_s, wire.silent_after_s)
 

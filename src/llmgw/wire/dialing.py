@@ -15,7 +15,12 @@ from llmgw.runtime.clock import Clock, Random
 from llmgw.runtime.tasks import OwnedTasks
 from llmgw.runtime.threads import ThreadPool
 from llmgw.wire.codec import Codec
-from llmgw.wire.errors import LinkLostError, LinkRefusedError, MalformedError
+from llmgw.wire.errors import (
+    LinkLostError,
+    LinkRefusedError,
+    MalformedError,
+    UnsendableError,
+)
 from llmgw.wire.link import LIMITS, Ends, Limits, Link, Stream, StreamEndedError, carried
 from llmgw.wire.messages import GatewayHello, Hello, Refusal, Welcome
 from llmgw.wire.transport import KEEPALIVE, ClientStream, Keepalive, client_options
@@ -145,7 +150,7 @@ class KeepDialing(Generic[Out, In]):
                 why = await self._one_link()
             except LinkRefusedError as error:
                 why, retry_after_s = str(error), min(error.retry_after_s, RETRY_AFTER_S_MAX)
-            except LinkLostError as error:
+            except (LinkLostError, UnsendableError) as error:
                 why = str(error)
             self._failures += 1
             wait_s = max(self._pace.backoff.wait_s(self._failures, self._random), retry_after_s)

@@ -67,6 +67,8 @@ class Limits:
     """How long this end may leave messages unreceived before the link counts as stuck."""
     farewell_s_max: float = 1.0
     """For the last message and the other end's good-bye."""
+    outlive_s_max: float = 30.0
+    """How long what a server uses a link for may go on after the link's end."""
 
 
 LIMITS: Final = Limits()

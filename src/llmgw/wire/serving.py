@@ -30,8 +30,6 @@ GREETING_MAX: Final = 64
 FULL_RETRY_S: Final = 30.0
 PREDECESSOR_S_MAX: Final = 5.0
 """How long a new link waits until what used the old one has let go."""
-OUTLIVE_S_MAX: Final = 30.0
-"""How long what uses a link may go on after its end."""
 STOP_S_MAX: Final = 5.0
 """How long a stopping server waits for its links' good-byes."""
 
@@ -76,7 +74,7 @@ class LinkServer(Generic[Caller, Out, In]):
     """A service that listens for links and lets `on_link` use each until it ends.
 
     `welcome` says whether a caller is taken, and gives its link an id. `on_link` is not cancelled
-    when its link is lost: `send` and `receive` raise, and it has OUTLIVE_S_MAX to return.
+    when its link is lost: `send` and `receive` raise, and it has `outlive_s_max` to return.
     """
 
     def __init__(
@@ -265,11 +263,11 @@ class LinkServer(Generic[Caller, Out, In]):
             pass  # said by the link itself
 
     async def _use(self, link: Link[Caller, Out, In]) -> None:
-        loop = asyncio.get_running_loop()
+        loop, outlive_s = asyncio.get_running_loop(), self._options.limits.outlive_s_max
         limit = asyncio.timeout(None)
         try:
             async with limit:
-                link.on_end = lambda: limit.reschedule(loop.time() + OUTLIVE_S_MAX)
+                link.on_end = lambda: limit.reschedule(loop.time() + outlive_s)
                 await self._on_link(link)
         except TimeoutError:
             if not limit.expired():
@@ -278,7 +276,7 @@ class LinkServer(Generic[Caller, Out, In]):
                 "%s: what used link %s went on for %s s after its end and was cancelled",
                 self.name,
                 link.id,
-                OUTLIVE_S_MAX,
+                outlive_s,
             )
         finally:
             link.on_end = None
