@@ -39,7 +39,7 @@ _GOES_ON: Final[dict[Phase, Event]] = {
     Phase.LOADING: ProbePassed(),
 }
 _ORDER: Final = (Phase.WAITING, Phase.STARTING, Phase.LOADING, Phase.READY)
-_AGAIN_S: Final = 0.02
+_AGAIN_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -84,6 +84,8 @@ class FakeAgent:
         self.refused = ""
         """Why the control plane did not take it the last time."""
         self.cancelled: list[int] = []
+        self.busy = False
+        """Whether it is attached or about to be."""
         self._events: list[Happening] = []
         self._away = False
         self._stir = asyncio.Event()
@@ -131,8 +133,10 @@ class FakeAgent:
         """Attach, again and again, until cancelled."""
         while True:
             if not self._away:
+                self.busy = True
                 with contextlib.suppress(LinkLostError):
                     await self._attach()
+                self.busy = False
             await asyncio.sleep(_AGAIN_S)
 
     async def _attach(self) -> None:

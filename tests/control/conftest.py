@@ -1,0 +1,18 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from llmgw.runtime.tasks import OwnedTasks
+from llmgw.testing.waiting import eventually
+from tests.control.planes import Nodes
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    async with OwnedTasks("agents", tasks_max=16) as tasks:
+        nodes = Nodes(tasks)
+        yield nodes
+        # A call that is cancelled while it is dialed is not gone for gRPC: let dials end first.
+        for agent in nodes.agents:
+            agent.leave()
+        await eventually(lambda: not any(agent.busy for agent in nodes.agents))
