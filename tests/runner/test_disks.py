@@ -59,6 +59,21 @@ def test_a_full_disk_changes_nothing_about_supervision(world: World, small_disk:
     assert "cannot be written" not in shard.record().why
 
 
+def test_a_runner_that_cannot_write_its_last_record_leaves_when_told(
+    world: World, small_disk: Path
+) -> None:
+    shard = world.shard("disk/r7k2m9x4qd.1.0").start(sh("engine", SLEEPS))
+    filler = fill(small_disk)
+    shard.runner.terminate()
+    wait(lambda: shard.status().record.phase is Phase.ENDED)
+    shard.runner.terminate()
+    assert shard.runner.wait(5) == ExitCode.ENDED
+    filler.unlink()
+    shard.spawn()  # the next one finds out, and says that nobody saw it
+    assert shard.runner.wait(5) == ExitCode.ENDED
+    assert shard.record().phase is Phase.ENDED
+
+
 def test_nothing_starts_on_a_full_disk(world: World, small_disk: Path) -> None:
     started = world.root / "started"
     shard = world.shard("disk/r7k2m9x4qd.1.0").prepare(sh("engine", f"echo $$ > {started}"))
@@ -114,6 +129,17 @@ def test_a_directory_that_became_read_only_is_retried_until_it_is_not(world: Wor
         subprocess.run(["chattr", "-i", str(shard.directory)], check=True)
     assert shard.runner.wait(5) == 0
     assert shard.record().phase is Phase.ENDED
+
+
+def test_a_runner_whose_directory_was_removed_still_ends_its_shard(world: World) -> None:
+    shard = world.shard().start(sh("ray", SLEEPS), sh("engine", SLEEPS))
+    ray, engine = shard.pid("ray"), shard.pid("engine")
+    shutil.rmtree(shard.directory)
+    assert is_alive(engine)
+    shard.runner.terminate()
+    assert shard.runner.wait(8) == ExitCode.ENDED
+    assert not is_alive(ray)
+    assert not is_alive(engine)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.runner.lines import BLANKED, LINE_BYTES_MAX, Blanker, Line, LineCutter
@@ -46,6 +46,7 @@ def loosely(blanked: bytes) -> bytes:
     return re.sub(rb"(\*\*\*)+", BLANKED, blanked)
 
 
+@settings(deadline=None)
 @given(TEXTS, SECRETS, SPLITS)
 def test_every_occurrence_is_blanked_and_nothing_else(
     text: bytes, secrets: list[bytes], splits: list[int]
@@ -55,6 +56,7 @@ def test_every_occurrence_is_blanked_and_nothing_else(
     assert loosely(out) == blank_slowly(text, secrets)
 
 
+@settings(deadline=None)
 @given(TEXTS, SECRETS, SPLITS)
 def test_what_is_held_back_is_shorter_than_a_secret(
     text: bytes, secrets: list[bytes], splits: list[int]
@@ -66,6 +68,7 @@ def test_what_is_held_back_is_shorter_than_a_secret(
         assert blanker.held_bytes <= max(0, longest - 1)
 
 
+@settings(deadline=None)
 @given(st.text("0123456789abcdef", min_size=16, max_size=64), TEXTS, SPLITS, st.integers(1, 63))
 def test_the_rest_of_a_secret_whose_beginning_was_dropped_is_blanked(
     secret: str, after: bytes, splits: list[int], cut: int
@@ -81,6 +84,7 @@ def test_the_rest_of_a_secret_whose_beginning_was_dropped_is_blanked(
     assert out[len(BLANKED) :] == (rest + after)[len(key) - 1 :]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text("xyz \t", min_size=1, max_size=9).map(str.encode), max_size=20),
     st.lists(st.sampled_from([b"\n", b"\r", b"\r\n"]), min_size=20, max_size=20),

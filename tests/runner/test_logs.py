@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.runner.libc import Libc
@@ -37,6 +37,7 @@ def test_a_line_says_when_and_who() -> None:
     assert stamp(59.9996) == "1970-01-01T00:01:00.000Z"
 
 
+@settings(deadline=None)  # it is files that it makes
 @given(st.lists(LINES, max_size=12), st.integers(8, 200), st.integers(1, 4))
 def test_the_log_keeps_the_newest_lines_within_its_bound(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[bytes]], size: int, files: int
@@ -56,6 +57,7 @@ def test_the_log_keeps_the_newest_lines_within_its_bound(
         assert b"".join(kept) == everything
 
 
+@settings(deadline=None)  # it is files that it makes
 @given(LINES, st.integers(8, 100), st.integers(0, 12), st.integers(1, 300))
 def test_a_tail_is_the_end_and_following_it_misses_nothing(
     tmp_path_factory: pytest.TempPathFactory,

@@ -141,8 +141,11 @@ class Shard:
         return self.errors.read_text() if self.errors.exists() else ""
 
     def log(self) -> str:
-        files = sorted((self.directory / "logs").glob("shard.*.log"))
-        return "".join(file.read_text(errors="replace") for file in files)
+        texts = []
+        for file in sorted((self.directory / "logs").glob("shard.*.log")):
+            with contextlib.suppress(FileNotFoundError):  # rotated away just now
+                texts.append(file.read_text(errors="replace"))
+        return "".join(texts)
 
     def status(self) -> StatusReply:
         with self.client() as client:

@@ -37,10 +37,9 @@ class Keeper:
             return self._record
         return replace(self._record, why=f"{self._record.why}; {self._refused}")
 
-    @property
-    def is_written(self) -> bool:
-        """Whether the disk holds the present record."""
-        return self._is_written
+    def is_settled(self) -> bool:
+        """Whether the disk holds the present record, or its directory was removed for good."""
+        return self._is_written or os.stat(self._base).st_nlink == 0
 
     def publish(self, record: Record, now_s: float) -> None:
         """Make this the present record, write it, and tell the listeners."""

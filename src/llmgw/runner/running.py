@@ -196,10 +196,12 @@ class _Runner:
         redirect_errors(os.path.join(self._home.base, LOGS_DIRECTORY))
         stops = 0
         pause_s = 0.0
-        while not (shard.is_over and (keeper.is_written or self._signals.stops > stops)):
+        while not (shard.is_over and keeper.is_settled()):
             self._poller.wait(pause_s)
             if self._signals.stops > stops:
                 stops = self._signals.stops
+                if shard.is_over:
+                    break  # told to leave, although the disk does not take the last record
                 shard.stop(None)
             pause_s = shard.step()
             server.step(SYSTEM_CLOCKS.monotonic_s())
