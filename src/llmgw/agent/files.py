@@ -1,7 +1,7 @@
 """How the agent writes its own small files: the seam at which a test makes a disk refuse."""
 
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from llmgw.core.errors import StorageError
 from llmgw.runtime.files import (
@@ -10,8 +10,6 @@ from llmgw.runtime.files import (
     read_bounded,
     write_atomic,
 )
-
-AGAIN: Final = "; the agent tries again by itself"
 
 
 class Disk(Protocol):
@@ -34,14 +32,14 @@ class RealDisk:
         try:
             write_atomic(path, text.encode())
         except StateFileError as error:
-            raise StorageError(f"{error}{AGAIN}") from error
+            raise StorageError(str(error)) from error
 
     def make_folder(self, path: Path) -> None:
         """See Disk."""
         try:
             make_private_folder(path)
         except StateFileError as error:
-            raise StorageError(f"{error}{AGAIN}") from error
+            raise StorageError(str(error)) from error
 
 
 def read_text(path: Path) -> str | None:

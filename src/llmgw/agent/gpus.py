@@ -73,6 +73,15 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """A process that the driver lists, as /proc shows it."""
+
+    session: int | None
+    """None where no such process is to be seen."""
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class GpuState:
     """All GPUs with the reasons why some must not be used."""
 
@@ -99,6 +108,7 @@ class Gpus:
         self._reading = GpuReading()
         self._last = GpuReading()
         self._asking = threading.Lock()
+        self._saving = asyncio.Lock()
         self.state = GpuState()
 
     def load(self) -> None:
@@ -144,27 +154,27 @@ class Gpus:
     async def refresh(self, runs: Runs) -> None:
         """Read the driver, drop grants that are proven free, and say what must not be used."""
         self._reading = await self._read()
-        sessions = await self._pool.run(self._sessions, self._reading)
-        owed = self._settle(runs, sessions)
-        self.state = self._judge(runs, sessions, owed)
+        listed = await self._pool.run(self._listed, self._reading)
+        owed = self._settle(runs, listed)
+        self.state = self._judge(runs, listed, owed)
         if self._written is None or self._written.grants != tuple(self._grants.values()):
             try:
                 await self._save()
             except StorageError as error:
                 self._fault = str(error)
 
-    def _sessions(self, reading: GpuReading) -> dict[int, int | None]:
+    def _listed(self, reading: GpuReading) -> dict[int, Listed]:
         pids = {p.pid for seen in reading.gpus for p in seen.processes or ()}
-        return {pid: session_of(self._proc, pid) for pid in pids}
+        return {pid: Listed(session_of(self._proc, pid), title_of(self._proc, pid)) for pid in pids}
 
-    def _settle(self, runs: Runs, sessions: Mapping[int, int | None]) -> dict[str, str]:
+    def _settle(self, runs: Runs, listed: Mapping[int, Listed]) -> dict[str, str]:
         """Drop what is proven; return why each GPU of the rest is not free, by UUID."""
         seen = {one.gpu.uuid: one for one in self._reading.gpus}
         owed: dict[str, str] = {}
         for run, grant in tuple(self._grants.items()):
             if run in runs.live or run in runs.blind:
                 continue
-            holders = {pid: runs.holder(session, run) for pid, session in sessions.items()}
+            holders = {pid: runs.holder(one.session, run) for pid, one in listed.items()}
             reasons = {
                 before.uuid: why_not_free(seen[before.uuid], before, holders)
                 for before in grant.gpus
@@ -176,9 +186,7 @@ class Gpus:
             owed |= {uuid: f"quarantined after {run}: {why}" for uuid, why in reasons.items()}
         return owed
 
-    def _judge(
-        self, runs: Runs, sessions: Mapping[int, int | None], owed: Mapping[str, str]
-    ) -> GpuState:
+    def _judge(self, runs: Runs, listed: Mapping[int, Listed], owed: Mapping[str, str]) -> GpuState:
         blind = self._blind(runs)
         gpus: list[Gpu] = []
         for one in self._reading.gpus:
@@ -187,7 +195,7 @@ class Gpus:
                 one.gpu.unusable
                 or blind.get(uuid, "")
                 or owed.get(uuid, "")
-                or self._stranger(one, runs, sessions)
+                or _stranger(one, runs, listed)
             )
             gpus.append(replace(one.gpu, unusable=why))
         warnings = (*self._reading.warnings, *((self._fault,) if self._fault else ()))
@@ -213,17 +221,6 @@ class Gpus:
             found |= dict.fromkeys(uuids, why)
         return found
 
-    def _stranger(self, one: SeenGpu, runs: Runs, sessions: Mapping[int, int | None]) -> str:
-        for process in one.processes or ():
-            session = sessions.get(process.pid)
-            known = (*runs.live.values(), *runs.ended.values())
-            if session is None:
-                return f"is held by process {process.pid}, which cannot be seen from here"
-            if not any(session in ours for ours in known):
-                title = title_of(self._proc, process.pid)
-                return f"is held by a stranger, process {process.pid} ({title})"
-        return ""
-
     async def _read(self) -> GpuReading:
         try:
             async with asyncio.timeout(READ_S_MAX):
@@ -247,6 +244,20 @@ class Gpus:
         return GpuReading(gpus, (f"the GPU driver does not answer within {READ_S_MAX:g} s",))
 
     async def _save(self) -> None:
-        document = Grants(tuple(self._grants.values()))
-        await self._pool.run(self._disk.write, self._path, dump(document))
-        self._written, self._fault = document, ""
+        async with self._saving:  # a file has one writer at a time
+            document = Grants(tuple(self._grants.values()))
+            if document != self._written:
+                await self._pool.run(self._disk.write, self._path, dump(document))
+            self._written, self._fault = document, ""
+
+
+def _stranger(one: SeenGpu, runs: Runs, listed: Mapping[int, Listed]) -> str:
+    """Return who else holds a GPU, empty if nobody does."""
+    known = (*runs.live.values(), *runs.ended.values())
+    for process in one.processes or ():
+        who = listed.get(process.pid)
+        if who is None or who.session is None:
+            return f"is held by process {process.pid}, which cannot be seen from here"
+        if not any(who.session in ours for ours in known):
+            return f"is held by a stranger, process {process.pid} ({who.title})"
+    return ""
