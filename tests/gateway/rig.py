@@ -20,7 +20,7 @@ from llmgw.testing.engine import Behaviour, FakeEngine
 from llmgw.testing.waiting import eventually
 
 KEY = "sk-test"
-SEGMENT_BYTES = 256 * 1024
+SEGMENT_BYTES = 1024 * 1024
 QUICK = Deadlines(unready_s=0.2, wait_s=5.0, first_byte_s=20.0, idle_s=20.0, drain_s=0.2)
 JOURNAL = JournalOptions(segment_bytes=SEGMENT_BYTES, bytes_max=8 * SEGMENT_BYTES)
 
@@ -109,6 +109,18 @@ class Raw:
             size = int(await self.reader.readuntil(b"\r\n"), 16)
             return (await self.reader.readexactly(size + 2))[:-2]
 
+    async def tokens(self, count: int) -> bytes:
+        """Chunks of a stream until so many tokens have come."""
+        got = b""
+        while got.count(b'"content"') < count:
+            got += await self.chunk()
+        return got
+
+    async def tokens_after_head(self, count: int) -> bytes:
+        """The same, from the answer's beginning on."""
+        await self.head()
+        return await self.tokens(count)
+
     async def answer(self, *, no_body: bool = False) -> Answered:
         """A whole answer, which must say where it ends."""
         status, headers = await self.head()
@@ -166,6 +178,7 @@ class Rig:
     """A running gateway."""
 
     gateway: Gateway
+    stop: asyncio.Event
     engine: FakeEngine = field(default_factory=FakeEngine)
 
     @property
@@ -211,7 +224,7 @@ async def running(
         async with asyncio.TaskGroup() as group:
             group.create_task(run_services(gateway.services, stop), name="gateway")
             try:
-                yield Rig(gateway)
+                yield Rig(gateway, stop)
             finally:
                 stop.set()
     finally:

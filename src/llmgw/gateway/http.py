@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 BACKLOG: Final = 4096
 WRITE_BUFFER_BYTES_MAX: Final = 64 * 1024
 """asyncio's own high-water mark."""
+CUT_S: Final = 0.05
+"""For aiohttp, which waits for handlers once more before it cancels them."""
 LINGER_S: Final = 2.0
 """For the rest of a body that was refused, so that the client reads why."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -60,6 +62,29 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = {
         _endpoint("/v1/embeddings", streams=False),
     )
 }
+
+
+class Life:
+    """Of a server: how many requests it carries, and whether it cuts what is left."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.cutting = False
+        self._ended = asyncio.Event()
+
+    def ended(self) -> None:
+        """One request less."""
+        self.under_way -= 1
+        self._ended.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for the requests under way; from then on the rest is cut."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.under_way:
+                    self._ended.clear()
+                    await self._ended.wait()
+        self.cutting = True
 
 
 class HttpRequest:
@@ -114,12 +139,13 @@ class HttpRequest:
 class HttpClient:
     """The client at the other end of an aiohttp connection."""
 
-    __slots__ = ("_request", "_transport", "chunks", "keeps_alive", "since_s", "started")
+    __slots__ = ("_life", "_request", "_transport", "chunks", "keeps_alive", "since_s", "started")
 
     def __init__(
-        self, request: web.BaseRequest, transport: asyncio.Transport, since_s: float
+        self, request: web.BaseRequest, transport: asyncio.Transport, life: Life, since_s: float
     ) -> None:
         self._request = request
+        self._life = life
         self._transport = transport
         self.since_s = since_s
         self.started = False
@@ -128,7 +154,9 @@ class HttpClient:
 
     @property
     def gone(self) -> bool:
-        """See Client."""
+        """See Client; who is cut off by us has not left."""
+        if self._life.cutting:
+            return False
         return self._request.transport is None or self._transport.is_closing()
 
     @property
@@ -227,6 +255,7 @@ class HttpServer:
         self._pipeline = pipeline
         self._metrics = metrics
         self._clock = clock
+        self._life = Life()
         self._goes_on = _Written(goes_on=True)
         self._ends = _Written(goes_on=False)
         self._socket = bind(options)
@@ -251,7 +280,8 @@ class HttpServer:
         finally:
             listener.close()
             server.pre_shutdown()
-            await server.shutdown(deadlines.drain_s / 2)  # aiohttp waits twice
+            await self._life.drain(deadlines.drain_s)
+            await server.shutdown(CUT_S)
 
     def close(self) -> None:
         """Give the port back; for a server that has never run."""
@@ -261,7 +291,8 @@ class HttpServer:
         transport = request.transport
         if transport is None:
             return self._ends
-        client = HttpClient(request, transport, self._clock.monotonic_s())
+        client = HttpClient(request, transport, self._life, self._clock.monotonic_s())
+        self._life.under_way += 1
         try:
             await self._answer(request, client)
         except LlmgwError as error:
@@ -269,6 +300,8 @@ class HttpServer:
         except Exception:
             logger.exception("a request failed")
             self._refuse(request, client, None)
+        finally:
+            self._life.ended()
         if client.is_full and not client.gone:
             await self._drain(client)
         return self._goes_on if client.keeps_alive else self._ends

@@ -126,9 +126,13 @@ class Journal:
     @property
     def why(self) -> str:
         """Why no request can be opened; empty where one can."""
-        if self._failed or self._room() < 0:
-            return self._why or "requests come faster than the disk reserves space"
-        return ""
+        if not self._failed and self._room() >= 0:
+            return ""
+        if self._why:
+            return self._why
+        if self._spare is None:
+            return f"{self._directory}: space for more is being reserved"
+        return f"{len(self._open)} requests are open, as many as the journal has room for"
 
     @property
     def open_count(self) -> int:

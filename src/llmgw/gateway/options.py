@@ -37,7 +37,7 @@ class Limits:
     """How much of what at most."""
 
     body_bytes_max: int = 32 * MEBIBYTE
-    connections_max: int = 16384
+    connections_max: int = 4096
     in_flight_max: int = 256
     """Requests at one replica; engines have queues of their own, so this is generous."""
     waiting_max: int = 1024
@@ -53,6 +53,7 @@ class JournalOptions:
     """The journal of what was used."""
 
     segment_bytes: int = 16 * MEBIBYTE
+    """Two are reserved at all times; that is room for 8,000 open requests."""
     bytes_max: int = 1024 * MEBIBYTE
     refuse_when_full: bool = True
     """False: serve on without counting, and drop the oldest records, where there is no room."""

@@ -100,13 +100,15 @@ class FakeEngine:
     finished: int = 0
     connections: int = 0
     """Connections that have been accepted."""
+    written: int = 0
+    """Bytes of streams that it has written."""
     _server: asyncio.Server | None = None
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     _started_s: float = 0.0
 
     async def __aenter__(self) -> "FakeEngine":
         self._started_s = time.monotonic()
-        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -356,6 +358,7 @@ class _Reply:
         self.writer.write(f"{head}\r\n".encode())
 
     def _chunk(self, data: bytes) -> None:
+        self.engine.written += len(data)
         self.writer.write(
             data if self.behaviour.until_close else b"%x\r\n%b\r\n" % (len(data), data)
         )
