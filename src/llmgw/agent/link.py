@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Final, Protocol
 
 from llmgw.agent.logs import Logs
-from llmgw.agent.obedience import Obedience
+from llmgw.agent.obedience import Claim, Obedience
 from llmgw.agent.pulse import Pulse
 from llmgw.agent.reporter import Reporter
 from llmgw.core.fleet.assignment import Assignment
@@ -71,35 +71,38 @@ class Links:
         self._pulse = pulse
         self._clock = clock
         self._report_s = report_s
-        self.open: set[LinkId] = set()
+        self.open: set[Claim] = set()
+        """The claims of the links that live."""
 
     async def use(self, link: Link) -> None:
         """Use a link until it ends."""
-        self._obedience.opened(link.id, link.peer.store)
-        self.open.add(link.id)
+        claim = self._obedience.opened(link.peer.store)
+        self.open.add(claim)
         questions: dict[int, asyncio.Task[None]] = {}
         try:
             async with OwnedTasks(f"link {link.id}", tasks_max=QUESTIONS_MAX + 1) as tasks:
                 _ = tasks.start(self._report(link), f"reports on link {link.id}")
                 while True:
-                    await self._hear(link, await link.receive(), questions, tasks)
+                    message = await link.receive()
+                    if isinstance(message, Assignment):
+                        await self._obedience.offer(claim, message)
+                        self._pulse.beat()
+                    else:
+                        await self._hear(link, message, questions, tasks)
         except LinkLostError:
             return
         finally:
-            self.open.discard(link.id)
-            self._obedience.closed(link.id)
+            self.open.discard(claim)
+            self._obedience.closed(claim)
 
     async def _hear(
         self,
         link: Link,
-        message: AgentDown,
+        message: Question | Cancel,
         questions: dict[int, asyncio.Task[None]],
         tasks: OwnedTasks,
     ) -> None:
         match message:
-            case Assignment():
-                await self._obedience.offer(link.id, message)
-                self._pulse.beat()
             case Question():
                 for number in [number for number, task in questions.items() if task.done()]:
                     del questions[number]

@@ -13,7 +13,6 @@ from llmgw.agent.identity import Obeyed, Terms
 from llmgw.agent.pulse import Events
 from llmgw.core.errors import StorageError
 from llmgw.core.fleet.assignment import Assignment
-from llmgw.core.ids import LinkId
 from llmgw.runtime.clock import Clock
 from llmgw.runtime.tasks import keep_level
 from llmgw.runtime.threads import ThreadPool
@@ -23,9 +22,9 @@ STEP_S_MAX: Final = 60.0
 SUBJECT: Final = "obedience"
 
 
-@dataclass(slots=True)
-class _Open:
-    """What one living link has said."""
+@dataclass(slots=True, eq=False)
+class Claim:
+    """What one link has said; of no worth any more when the link has ended."""
 
     store: str
     offered: Assignment | None = None
@@ -54,7 +53,8 @@ class Obedience:
         self._events = events
         self._pool = pool
         self._clock = clock
-        self._links: dict[LinkId, _Open] = {}
+        self._claims: set[Claim] = set()
+        """Of the links that live."""
         self._known_heard_s = clock.monotonic_s()
         """When the known store's control plane was last on a link; its absence counts from here."""
         self._turn = asyncio.Lock()
@@ -69,45 +69,45 @@ class Obedience:
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with those who claim this node."""
         own = (self._terms.warning,) if self._terms.warning else ()
-        return (*own, *(link.warning for link in self._links.values() if link.warning))
+        return (*own, *sorted(claim.warning for claim in self._claims if claim.warning))
 
     async def run(self) -> None:
         """Try again what could not be obeyed, until cancelled."""
         await keep_level(self._again, self._wake, RETRY_S, STEP_S_MAX, self._clock, self.name)
 
-    def opened(self, link: LinkId, store: str) -> None:
-        """A link begins."""
-        self._links[link] = _Open(store)
+    def opened(self, store: str) -> Claim:
+        """A link begins; what it says later goes with the claim that is returned."""
+        claim = Claim(store)
+        self._claims.add(claim)
+        return claim
 
-    def closed(self, link: LinkId) -> None:
-        """A link has ended: whatever it still says is ignored."""
-        ended = self._links.pop(link, None)
-        if ended is not None and ended.store == self.obeyed.store:
+    def closed(self, claim: Claim) -> None:
+        """Its link has ended: whatever it still says is ignored."""
+        self._claims.discard(claim)
+        if claim.store == self.obeyed.store:
             self._known_heard_s = self._clock.monotonic_s()
 
-    async def offer(self, link: LinkId, assignment: Assignment) -> None:
+    async def offer(self, claim: Claim, assignment: Assignment) -> None:
         """Take an assignment that came over a link, or say why not."""
-        said = self._links.get(link)
-        if said is None:
+        older = claim.offered
+        if claim not in self._claims:
             return
-        older = said.offered
         if older is not None and _order(assignment) <= _order(older):
             return
-        said.offered, said.taken = assignment, False
-        await self._consider(link, said)
+        claim.offered, claim.taken = assignment, False
+        await self._consider(claim)
 
     async def _again(self) -> None:
-        for link, said in tuple(self._links.items()):
-            if said.offered is not None and not said.taken:
-                await self._consider(link, said)
+        for claim in tuple(self._claims):
+            await self._consider(claim)
 
-    async def _consider(self, link: LinkId, said: _Open) -> None:
+    async def _consider(self, said: Claim) -> None:
         async with self._turn:
             offered = said.offered
-            if offered is None or said.taken or self._links.get(link) is not said:
+            if offered is None or said.taken or said not in self._claims:
                 return
             why = self._why_not(said, offered) or await self._written_down(said, offered)
-            if self._links.get(link) is not said or said.offered is not offered:
+            if said not in self._claims or said.offered is not offered:
                 return  # it ended, or said something newer, while the disk was busy
             if why != said.warning and why:
                 self._events.say(SUBJECT, why)
@@ -116,7 +116,7 @@ class Obedience:
                 said.taken = True
                 self._take(offered)
 
-    def _why_not(self, said: _Open, offered: Assignment) -> str:
+    def _why_not(self, said: Claim, offered: Assignment) -> str:
         known = self.obeyed
         if said.store != known.store and known.term > 0 and self._is_claimed(known):
             return (
@@ -133,12 +133,12 @@ class Obedience:
 
     def _is_claimed(self, known: Obeyed) -> bool:
         """Whether the known store's control plane is there, or was until a moment ago."""
-        if any(link.store == known.store for link in self._links.values()):
+        if any(claim.store == known.store for claim in self._claims):
             return True
         silent_s = self._clock.monotonic_s() - self._known_heard_s
         return silent_s < self._store_switch_s
 
-    async def _written_down(self, said: _Open, offered: Assignment) -> str:
+    async def _written_down(self, said: Claim, offered: Assignment) -> str:
         known = self.obeyed
         if (offered.term, said.store) == (known.term, known.store):
             return ""
