@@ -17,7 +17,7 @@ from llmgw.runtime.clock import SystemClock
 from llmgw.runtime.tasks import run_services
 from llmgw.runtime.threads import ThreadPool
 from llmgw.testing.engine import Behaviour, FakeEngine
-from llmgw.testing.waiting import eventually
+from llmgw.testing.waiting import eventually, eventually_true
 
 KEY = "sk-test"
 SEGMENT_BYTES = 1024 * 1024
@@ -193,11 +193,12 @@ class Rig:
 
     async def records(self, count: int) -> tuple[Usage, ...]:
         """The closed records, once there are so many."""
-        found: tuple[Usage, ...] = ()
-        async with asyncio.timeout(5):
-            while len(found) < count:
-                await asyncio.sleep(0.01)
-                found = await self.gateway.recent_usage()
+
+        async def are_there() -> bool:
+            return len(await self.gateway.recent_usage()) >= count
+
+        await eventually_true(are_there)
+        found = await self.gateway.recent_usage()
         assert len(found) == count
         return found
 

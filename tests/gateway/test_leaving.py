@@ -124,11 +124,16 @@ async def _resting_place(engine: FakeEngine, raw: Raw) -> int:
     """How much the client has been sent when nothing moves any more."""
     raw.reader._transport.pause_reading()  # type: ignore[attr-defined]
     assert engine.running == 1
-    last, still_since_s = -1, asyncio.get_running_loop().time()
-    while asyncio.get_running_loop().time() - still_since_s < 0.3:
+    last, since_s = -1, 0.0
+
+    def is_still() -> bool:
+        nonlocal last, since_s
+        now_s = asyncio.get_running_loop().time()
         if engine.written != last:
-            last, still_since_s = engine.written, asyncio.get_running_loop().time()
-        await asyncio.sleep(0.01)
+            last, since_s = engine.written, now_s
+        return now_s - since_s > 0.3
+
+    await eventually(is_still)
     raw.reader._transport.resume_reading()  # type: ignore[attr-defined]
     return last
 
