@@ -87,8 +87,9 @@ async def running(
     gateways = GatewayServer(
         ["127.0.0.1:0"], on_gateway, plane.links.welcome_gateway, CLOCK, listen
     )
+    agents.take_in(gateways)
     async with OwnedTasks("control plane", tasks_max=8) as tasks:
-        services = (*plane.services, agents, gateways)
+        services = (*plane.services, agents)
         started = [tasks.start(service.run(), service.name) for service in services]
         assert len(started) == len(services)
         await agents.listening.wait()

@@ -5,10 +5,11 @@ open, and only the caller knows. The old link ends before the new one begins.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 import grpc.aio
@@ -98,6 +99,7 @@ class LinkServer(Generic[Caller, Out, In]):
         self._options = options
         self._open: dict[str, _Open[Caller, Out, In]] = {}
         self._stopping = False
+        self._guests: list[LinkServer[Any, Any, Any]] = []
         self._tasks = OwnedTasks(
             self.name, tasks_max=options.links_max + GREETING_MAX, stop_s_max=STOP_S_MAX
         )
@@ -107,37 +109,55 @@ class LinkServer(Generic[Caller, Out, In]):
         """The links that live now, one per caller."""
         return tuple(o.link for o in self._open.values() if not o.link.ended_why)
 
+    def take_in(self, guest: "LinkServer[Any, Any, Any]") -> None:
+        """Let another service listen here, too: one port for both. Then run this one alone."""
+        self._guests.append(guest)
+
     async def run(self) -> None:
         """Listen until cancelled, then end all links in good order."""
-        server = self._server()
+        services = (self, *self._guests)
+        server = self._server(services)
         try:
-            await self._bind(server)
-            async with self._tasks:
+            await self._bind(server, services)
+            async with contextlib.AsyncExitStack() as tasks:
+                for service in services:
+                    await tasks.enter_async_context(service._tasks)
                 await server.start()
                 logger.info("%s listens on %s, ports %s", self.name, self._addresses, self.ports)
-                self.listening.set()
+                for service in services:
+                    service.ports = self.ports
+                    service.listening.set()
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    await self._say_goodbye()
+                    for service in services:
+                        service._stopping = True
+                    for service in services:
+                        await service._say_goodbye()
         finally:
             await server.stop(STOP_S_MAX)
 
-    def _server(self) -> grpc.aio.Server:
+    def _server(self, services: Sequence["LinkServer[Any, Any, Any]"]) -> grpc.aio.Server:
+        return grpc.aio.server(
+            handlers=[service._handler() for service in services],
+            options=server_options(self._options.keepalive),
+            maximum_concurrent_rpcs=sum(s._options.links_max + GREETING_MAX for s in services),
+        )
+
+    def _handler(self) -> grpc.GenericRpcHandler:
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             self._served.method: grpc.stream_stream_rpc_method_handler(self._handle)
         }
-        return grpc.aio.server(
-            handlers=[grpc.method_handlers_generic_handler(self._served.service, methods)],
-            options=server_options(self._options.keepalive),
-            maximum_concurrent_rpcs=self._options.links_max + GREETING_MAX,
-        )
+        return grpc.method_handlers_generic_handler(self._served.service, methods)
 
-    async def _bind(self, server: grpc.aio.Server) -> None:
+    async def _bind(
+        self, server: grpc.aio.Server, services: Sequence["LinkServer[Any, Any, Any]"]
+    ) -> None:
         try:
             self.ports = tuple(self._port(server, address) for address in self._addresses)
         except CannotListenError:
-            self._stopping = True
+            for service in services:
+                service._stopping = True
             await server.start()  # gRPC gives back only what a server holds that has run
             raise
 
