@@ -1,0 +1,141 @@
+"""Daemons that `llmgw up` starts and finds again: known by pid, start time and boot id together.
+
+A pid alone proves nothing: the kernel uses it again.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from llmgw.runtime.clock import Clock
+
+LOOK_S: Final = 0.1
+KILL_S_MAX: Final = 10.0
+PRIVATE: Final = 0o600
+TAIL_BYTES: Final = 4096
+TAIL_LINES: Final = 8
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of a daemon's log; as much again is kept beside it."""
+
+# Positions in /proc/PID/stat after the closing bracket of the title.
+_STATE, _START = 0, 19
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process, for ever."""
+
+    pid: int
+    start_ticks: int
+    boot: str
+
+
+def identify(pid: int) -> ProcessId | None:
+    """Return who has this pid now; None if nobody, or only what is left of somebody, has it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    words = stat.rpartition(")")[2].split()
+    return None if words[_STATE] in "ZX" else ProcessId(pid, int(words[_START]), boot)
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process lives."""
+    return identify(process.pid) == process
+
+
+def send(process: ProcessId, number: signal.Signals) -> bool:
+    """Signal exactly this process; False if it is gone."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+async def end(process: ProcessId, grace_s: float, hurry: asyncio.Event, clock: Clock) -> bool:
+    """End a process, by force after `grace_s` or where `hurry` is set; False if it stays."""
+    if send(process, signal.SIGTERM):
+        deadline_s = clock.monotonic_s() + grace_s
+        while is_alive(process) and clock.monotonic_s() < deadline_s and not hurry.is_set():
+            await clock.sleep(LOOK_S)
+    if send(process, signal.SIGKILL):
+        deadline_s = clock.monotonic_s() + KILL_S_MAX
+        while is_alive(process) and clock.monotonic_s() < deadline_s:
+            await clock.sleep(LOOK_S)
+    return not is_alive(process)
+
+
+class Child:
+    """A process in a session of its own, which a Ctrl-C at our terminal does not reach."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Start it; raise OSError. What it writes is added to `log`."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(log, flags, PRIVATE)
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+                env=dict(environment),
+            )
+        finally:
+            os.close(descriptor)
+        # It cannot be reaped by anybody else, so the pid is still its own here.
+        found = identify(self._process.pid)
+        self.id = found or ProcessId(self._process.pid, 0, "")
+
+    def poll(self) -> int | None:
+        """Return its exit code once it has ended; a negative one is a signal's number."""
+        return self._process.poll()
+
+    def leave(self) -> None:
+        """Let it live on without us."""
+        if self._process.poll() is None:
+            self._process.returncode = 0  # Popen warns of a child that outlives it
+
+
+def how(code: int) -> str:
+    """Say how a process ended."""
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a log; empty where there are none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-TAIL_LINES:])
+
+
+def trim(log: Path) -> None:
+    """Keep a log within its bound; its writer appends, so it goes on at the new end."""
+    try:
+        if log.stat().st_size <= LOG_BYTES_MAX:
+            return
+        log.with_name(f"{log.name}.1").write_bytes(log.read_bytes())
+        os.truncate(log, 0)
+    except OSError:
+        return  # a full disk: the next look tries again

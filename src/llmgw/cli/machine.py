@@ -1,0 +1,263 @@
+"""`llmgw up` and `llmgw down` as their operator sees them: everything on one machine."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from llmgw.admin.client import AdminClient, connect
+from llmgw.admin.errors import AdminUnreachableError, InvalidCatalogError
+from llmgw.apps.processes import Child, how, tail
+from llmgw.apps.up import AlreadyUpError, DaemonFailedError, Up, down, running
+from llmgw.cli.ctl.asking import read_key
+from llmgw.cli.ctl.catalog import say, until_wanted
+from llmgw.cli.exits import DeadlinePassedError
+from llmgw.cli.output import at, note, printable
+from llmgw.config.catalog_file import CatalogFile, read_catalog
+from llmgw.config.loader import Surroundings, admin_key_files
+from llmgw.config.settings import ADMIN_KEY_FILE, ADMIN_PORT, LOOPBACK, UpSettings
+from llmgw.core.errors import LlmgwError
+from llmgw.engines.check import check_plans
+from llmgw.runtime.clock import SystemClock
+from llmgw.runtime.daemon import run_daemon
+from llmgw.runtime.threads import ThreadPool
+
+LOOK_S: Final = 0.2
+ANSWER_S_MAX: Final = 120.0
+"""For the control plane to answer first, on a machine that does much else."""
+AGAIN_S: Final = 1.0
+
+Then = Callable[[AdminClient, asyncio.Event], Awaitable[None]]
+"""What is done once everything runs as it is wanted; it may set the event, to stop it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine that is brought up."""
+
+    settings: UpSettings
+    around: Surroundings
+    wait_s: float
+    """How long models may take to be ready."""
+    late_is_failure: bool = True
+
+    @property
+    def admin_url(self) -> str:
+        """Where its admin API is."""
+        return f"http://{LOOPBACK}:{self.settings.admin_port}"
+
+    @property
+    def gateway_url(self) -> str:
+        """What clients use."""
+        return f"http://{LOOPBACK}:{self.settings.gateway_port}/v1"
+
+    @property
+    def admin_key_file(self) -> Path:
+        """Where its admin key is."""
+        return self.settings.serve_dir / ADMIN_KEY_FILE
+
+    @property
+    def ctl(self) -> str:
+        """What to type to operate it."""
+        words = ["llmgw ctl"]
+        if self.settings.admin_port != ADMIN_PORT:
+            words.append(f"--url {self.admin_url}")
+        if self.admin_key_file not in admin_key_files(self.around):
+            words.append(f"--key-file {self.admin_key_file}")
+        return " ".join(words)
+
+    def catalog(self) -> CatalogFile | None:
+        """Return the catalog to apply; raise with all that is wrong with it."""
+        if self.settings.catalog is None:
+            return None
+        content = read_catalog(self.settings.catalog)
+        if problems := tuple(check_plans(content.catalog)):
+            lines = "\n".join(f"  {problem}" for problem in problems)
+            raise InvalidCatalogError(f"{self.settings.catalog} cannot be used:\n{lines}", problems)
+        return content
+
+
+def up(machine: Machine, then: Then) -> None:
+    """Run everything until Ctrl-C, which stops everything."""
+    content = machine.catalog()
+    run_daemon(lambda stop: _up(machine, content, then, stop))
+
+
+def supervise(settings: UpSettings, around: Surroundings) -> None:
+    """Run everything in the background of an `up --detach`."""
+    run_daemon(lambda stop: _supervised(settings, around, stop))
+
+
+def up_detached(machine: Machine, argv: Sequence[str], then: Then) -> None:
+    """Start everything in the background, and return when it runs as it is wanted.
+
+    `argv` is the command that supervises.
+    """
+    content = machine.catalog()
+    settings = machine.settings
+    if (pid := running(settings.state_dir)) is not None:
+        raise AlreadyUpError(
+            f"llmgw up runs already on {settings.state_dir} (pid {pid}); `llmgw down` stops it"
+        )
+    log = settings.state_dir / "up.log"
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    child = Child([sys.executable, "-P", "-m", "llmgw.cli", *argv], machine.around.environment, log)
+
+    def is_there() -> None:
+        if (code := child.poll()) is not None:
+            raise DaemonFailedError(f"llmgw up ended ({how(code)}):\n{tail(log)}")
+
+    try:
+        asyncio.run(_front(machine, content, then, is_there, asyncio.Event()))
+    except KeyboardInterrupt:
+        note("llmgw goes on in the background; `llmgw down` stops it")
+        raise
+    finally:
+        child.leave()
+
+
+def down_all(settings: UpSettings) -> None:
+    """Stop what runs on the state directory; Ctrl-C makes it quick, by force."""
+    run_daemon(lambda hurry: _down(settings, hurry))
+
+
+async def _down(settings: UpSettings, hurry: asyncio.Event) -> None:
+    pool = ThreadPool("down")
+    try:
+        if await down(settings, hurry, note, pool, SystemClock()):
+            note("everything is stopped")
+        else:
+            note(f"nothing runs on {settings.state_dir}")
+    finally:
+        await pool.close()
+
+
+async def _up(
+    machine: Machine, content: CatalogFile | None, then: Then, stop: asyncio.Event
+) -> None:
+    failures: list[LlmgwError] = []
+
+    async def front() -> None:
+        # Its failure must not cancel the supervisor, which has to stop what it started.
+        try:
+            await _front(machine, content, then, lambda: None, stop)
+        except LlmgwError as error:
+            failures.append(error)
+        finally:
+            stop.set()
+
+    async def until_stop() -> None:
+        await stop.wait()
+        shown.cancel()
+
+    async with asyncio.TaskGroup() as group:
+        shown = group.create_task(front(), name="front")
+        group.create_task(until_stop(), name="front's end")
+        await _supervised(machine.settings, machine.around, stop)
+    if failures:
+        raise failures[0]
+
+
+async def _supervised(settings: UpSettings, around: Surroundings, stop: asyncio.Event) -> None:
+    clock, hurry = SystemClock(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, stop.set)
+    pool = ThreadPool("up")
+    try:
+        async with asyncio.TaskGroup() as group:
+            second = group.create_task(_hurry_on_second_signal(stop, hurry), name="second signal")
+            await Up(settings, around, note, pool, clock).run(stop, hurry)
+            second.cancel()
+        note("everything is stopped")
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        await pool.close()
+
+
+async def _hurry_on_second_signal(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    await stop.wait()
+    note("stopping everything; Ctrl-C once more kills what does not stop by itself")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, hurry.set)
+    await asyncio.Event().wait()
+
+
+async def _front(
+    machine: Machine,
+    content: CatalogFile | None,
+    then: Then,
+    is_there: Callable[[], None],
+    stop: asyncio.Event,
+) -> None:
+    """Wait for the control plane, apply the catalog, show how far it is, and go on with `then`."""
+    async with _answering(machine, is_there) as client:
+        if content is not None:
+            edit = await client.put_catalog(content.catalog)
+            say(edit, dry_run=False)
+        catalog = await client.catalog()
+        if not catalog.models:
+            note(f"the catalog is empty; fill it with `{machine.ctl} apply FILE`")
+        else:
+            try:
+                await until_wanted(client, catalog.revision, machine.wait_s)
+            except DeadlinePassedError as late:
+                if machine.late_is_failure:
+                    raise
+                note(str(late))
+        await then(client, stop)
+
+
+@asynccontextmanager
+async def _answering(machine: Machine, is_there: Callable[[], None]) -> AsyncIterator[AdminClient]:
+    """Wait until the control plane answers."""
+    clock = SystemClock()
+    deadline_s = clock.monotonic_s() + ANSWER_S_MAX
+    while not machine.admin_key_file.exists():
+        is_there()
+        if clock.monotonic_s() > deadline_s:
+            raise DeadlinePassedError(
+                f"the control plane has not started after {ANSWER_S_MAX:g} s; see the logs in"
+                f" {machine.settings.state_dir}"
+            )
+        await clock.sleep(LOOK_S)
+    key = read_key(machine.admin_key_file)
+    async with connect(machine.admin_url, key) as client:
+        while True:
+            is_there()
+            try:
+                await client.status()
+                break
+            except AdminUnreachableError:
+                if clock.monotonic_s() > deadline_s:
+                    raise
+            await clock.sleep(LOOK_S)
+        yield client
+
+
+def say_ready(machine: Machine) -> None:
+    """Say how to go on."""
+    note(
+        f"ready: {machine.gateway_url}\n"
+        f"  a key for clients:  {machine.ctl} keys create NAME\n"
+        f"  how things are:     {machine.ctl} status\n"
+        f"  logs of daemons:    {machine.settings.state_dir}"
+    )
+
+
+async def stay(client: AdminClient) -> None:
+    """Print what happens, until cancelled."""
+    clock = SystemClock()
+    last = await client.events(limit=1)
+    after = last[-1].id if last else 0
+    while True:
+        try:
+            async for event in client.follow_events(after):
+                after = event.id
+                note(f"{at(event.at_wall_s)}  {event.subject}: {printable(event.what)}")
+        except AdminUnreachableError:
+            await clock.sleep(AGAIN_S)
