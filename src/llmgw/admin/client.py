@@ -15,6 +15,8 @@ import msgspec
 from llmgw.admin.catalog import written_form
 from llmgw.admin.errors import AdminUnreachableError, error_of
 from llmgw.admin.schema import (
+    BASE,
+    EVENTS_MAX,
     Edit,
     ErrorBody,
     EventInfo,
@@ -32,12 +34,10 @@ from llmgw.admin.schema import (
 from llmgw.core.document import InvalidDocumentError, load
 from llmgw.core.fleet.catalog import Catalog
 
-BASE: Final = "/api/v1"
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_S: Final = 5.0
 WAIT_S: Final = 20.0
 """How long one question for new events is left open."""
-EVENTS_MAX: Final = 1_000
 
 T = TypeVar("T")
 Parameters = Mapping[str, str | int | float]

@@ -6,8 +6,14 @@ that an older server does not send have defaults.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from llmgw.core.fleet.catalog import Catalog, Problem
+from llmgw.core.fleet.catalog import Problem
+
+BASE: Final = "/api/v1"
+"""Under which everything is that needs the admin key."""
+EVENTS_MAX: Final = 1_000
+"""In one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +285,3 @@ class ErrorBody:
     """The body of every answer that is an error."""
 
     error: ErrorInfo
-
-
-CatalogInfo = Catalog
-"""The catalog travels as the document that it is."""

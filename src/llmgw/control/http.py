@@ -3,15 +3,22 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from llmgw.admin.client import BASE, EVENTS_MAX
-from llmgw.admin.schema import EventInfo, LogLines, NewKey, Status, UsageInfo
+from llmgw.admin.schema import (
+    BASE,
+    EVENTS_MAX,
+    EventInfo,
+    LogLines,
+    NewKey,
+    Status,
+    UsageInfo,
+)
 from llmgw.config.written import BYTES_MAX
 from llmgw.control import metrics, views
 from llmgw.control.admin_key import Door
@@ -28,6 +35,7 @@ from llmgw.control.answers import (
 )
 from llmgw.control.edits import Edits, key_info
 from llmgw.control.plane import ControlPlane
+from llmgw.control.recent_usage import totals
 from llmgw.control.reconciler import Seen
 from llmgw.control.sources import find_log
 from llmgw.core import document
@@ -40,6 +48,7 @@ from llmgw.core.errors import (
 )
 from llmgw.core.fleet.decision import count_phases
 from llmgw.core.ids import ShardKey
+from llmgw.core.traffic.usage import Usage
 from llmgw.store.usage import By, Total
 from llmgw.wire.errors import CannotListenError
 from llmgw.wire.messages import Answer
@@ -70,6 +79,8 @@ class AdminOptions:
     version: str
     place: str
     """Where the store is, without a password, or why there is none."""
+    recent_usage: Callable[[], Awaitable[Sequence[Usage]]] | None = None
+    """Where there is no ledger: what the gateway inside has in its journal."""
 
 
 class AdminApi:
@@ -251,12 +262,6 @@ class AdminApi:
         return answer([EventInfo(e.id, e.at_wall_s, e.subject, e.what) for e in found])
 
     async def _usage(self, request: web.Request) -> web.Response:
-        ledger = self._plane.store.usage
-        if ledger is None:
-            raise NotAllowedError(
-                "this control plane runs without a store and has no ledger: usage is in the "
-                "gateways' journals; ask the gateway"
-            )
         names = [name for name in request.query.get("by", "").split(",") if name]
         try:
             by = tuple(By(name) for name in names)
@@ -266,8 +271,17 @@ class AdminApi:
             ) from None
         since_s = number(request, "since", float) or 0.0
         until_s = number(request, "until", float)
-        totals = await ledger.totals(since_s, FOR_EVER_S if until_s is None else until_s, by)
-        return answer([_usage_info(total) for total in totals])
+        until_s = FOR_EVER_S if until_s is None else until_s
+        ledger, recent = self._plane.store.usage, self._options.recent_usage
+        if ledger is not None:
+            sums = await ledger.totals(since_s, until_s, by)
+            return answer([_usage_info(total) for total in sums])
+        if recent is not None:
+            return answer(totals(await recent(), since_s, until_s, by))
+        raise NotAllowedError(
+            "this control plane runs without a store and has no ledger: usage is in the gateways' "
+            "journals; run a gateway inside (`gateway: true`), or use a store"
+        )
 
     async def _keys(self, _: web.Request) -> web.Response:
         return answer([key_info(record) for record in await self._plane.store.keys.all()])

@@ -130,6 +130,7 @@ class Reconciler:
         """Why the last turn failed; empty while all is well."""
         self.turned = asyncio.Event()
         """Set and renewed after every turn, for those who wait for its outcome."""
+        self.turned_once = asyncio.Event()
 
     async def run(self) -> None:
         """Take turns until cancelled."""
@@ -173,6 +174,7 @@ class Reconciler:
         if lead is not None:
             await self._apply(lead, wanted, decision, links)
         self.seen = Seen(view, decision, wanted, lead.term if lead is not None else 0)
+        self.turned_once.set()
         self._set_alarm(decision.wake_s)
 
     def _begin(self, lead: LeadPort | None) -> None:
