@@ -1,7 +1,8 @@
 """A small engine for agent tests: llama-server's flags, health, model list and metrics; no model.
 
 Environment: ENGINE_LOAD_S (503 for so long), ENGINE_EXIT (print, then exit with this status),
-ENGINE_CHILD (fork a child that ignores SIGTERM), ENGINE_DEAF (ignore SIGTERM).
+ENGINE_CHILD (fork a child that ignores SIGTERM), ENGINE_DEAF (ignore SIGTERM), ENGINE_SLEEP (never
+listen), ENGINE_MUTE_AFTER (fail after so many questions for its health).
 """
 
 import json
@@ -14,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FLAGS = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
 KEY = os.environ.get("LLAMA_API_KEY")
+ASKED: list[str] = []
 READY_AT = time.monotonic() + float(os.environ.get("ENGINE_LOAD_S", "0"))
 
 
@@ -21,7 +23,11 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        if time.monotonic() < READY_AT:
+        if self.path == "/health":
+            ASKED.append(self.path)
+        if len(ASKED) > int(os.environ.get("ENGINE_MUTE_AFTER", "1000000")):
+            self.reply(500, b"{}")
+        elif time.monotonic() < READY_AT:
             self.reply(503, b'{"error": "Loading model"}')
         elif self.path == "/health":
             self.reply(200, b'{"status": "ok"}')
@@ -59,6 +65,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "ENGINE_CHILD" in os.environ:
         subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    if "ENGINE_SLEEP" in os.environ:
+        signal.pause()
     server = ThreadingHTTPServer((FLAGS["--host"], int(FLAGS["--port"])), Handler)
     say(f"listening with key {KEY}")
     server.serve_forever()

@@ -2,9 +2,12 @@
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 
 from llmgw.core.fleet.report import Report
 from llmgw.core.fleet.shard import Phase
+from llmgw.core.ids import ReplicaId
 from llmgw.testing.hardware import ScriptedDriver
 from tests.agent.world import Node, is_alive
 
@@ -127,3 +130,46 @@ def environment_of(pid: int | None) -> dict[str, str]:
     with open(f"/proc/{pid}/environ", "rb") as file:
         pairs = file.read().decode().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+async def test_a_gpu_whose_memory_is_not_back_is_waited_for_whatever_was_placed(
+    node: Node, port: int
+) -> None:
+    driver = ScriptedDriver.with_gpus(1)
+    node.driver = driver
+    spec = node.spec(port, gpus=("GPU-0",))
+    later = node.spec(port, incarnation=2, gpus=("GPU-0",))
+    async with node.agent():
+        await node.control.assign(spec)
+        await node.ready(spec.key)
+        driver.use("GPU-0", 9_000, {})
+        await node.control.assign(later)
+        await node.phase(spec.key, Phase.STOPPED)
+        report = await node.control.until(lambda r: "GPU" in r.refused.get(str(later.key), ""))
+        assert [shard.key for shard in report.shards] == [spec.key]
+        driver.use("GPU-0", 0, {})
+        await node.ready(later.key)
+        await node.control.assign()
+        await node.phase(later.key, Phase.STOPPED)
+
+
+async def test_two_whole_shards_never_have_one_gpu_and_halves_may(
+    node: Node, ports: Callable[[], int]
+) -> None:
+    node.driver = ScriptedDriver.with_gpus(1)
+    specs = [
+        replace(node.spec(ports(), gpus=("GPU-0",)), replica=ReplicaId(name * 10), memory_share=0.5)
+        for name in "abc"
+    ]
+    async with node.agent():
+        await node.control.assign(*specs)
+        await node.ready(specs[0].key)
+        await node.ready(specs[1].key)
+        await node.control.until(
+            lambda r: "give GPU-0 back" in r.refused.get(str(specs[2].key), "")
+        )
+        await node.control.assign(*specs[1:])
+        await node.ready(specs[2].key)
+        await node.control.assign()
+        await node.phase(specs[2].key, Phase.STOPPED)
+        await node.phase(specs[1].key, Phase.STOPPED)

@@ -8,13 +8,13 @@ until then the GPU is quarantined. So a restarted agent knows what is still owed
 import asyncio
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from llmgw.agent.discovery.nvml import GpuReading, SeenGpu
-from llmgw.agent.discovery.processes import session_of, title_of
+from llmgw.agent.discovery.processes import sessions_above, title_of
 from llmgw.agent.files import Disk, read_text
 from llmgw.agent.memory_proof import Baseline, Holder, baseline, why_not_free
 from llmgw.core.document import InvalidDocumentError, Json, dump, load
@@ -61,13 +61,13 @@ class Runs:
     blind: frozenset[str] = frozenset()
     """Runs whose directory and identity cannot be read: whatever they hold, they may hold still."""
 
-    def holder(self, session: int | None, run: str) -> Holder:
-        """Say whose a process of this session is, as seen from an ended run."""
-        if session is None:
+    def holder(self, sessions: frozenset[int], run: str) -> Holder:
+        """Say whose a process under these sessions is, as seen from an ended run."""
+        if not sessions:
             return Holder.DEAD
-        if session in self.ended.get(run, frozenset()):
+        if sessions & self.ended.get(run, frozenset()):
             return Holder.ENDED
-        if any(session in sessions for sessions in self.live.values()):
+        if any(sessions & ours for ours in self.live.values()):
             return Holder.OURS
         return Holder.STRANGER
 
@@ -76,8 +76,8 @@ class Runs:
 class Listed:
     """A process that the driver lists, as /proc shows it."""
 
-    session: int | None
-    """None where no such process is to be seen."""
+    sessions: frozenset[int]
+    """Its own and its ancestors'; empty where no such process is to be seen."""
     title: str
 
 
@@ -151,6 +151,21 @@ class Gpus:
         """Whether the memory of this run's GPUs is not proven free yet."""
         return run in self._grants
 
+    def why_not(self, uuids: Sequence[str], live: Collection[str]) -> str:
+        """Return why GPUs must not be used by a start, empty if they may.
+
+        `live` are the runs that live and may share them; what another run was granted is owed
+        until its memory is proven free.
+        """
+        unusable = {gpu.uuid: gpu.unusable for gpu in self.state.gpus}
+        for uuid in uuids:
+            if why := unusable.get(uuid):
+                return f"GPU {uuid} {why}"
+            for grant in self._grants.values():
+                if grant.run not in live and any(b.uuid == uuid for b in grant.gpus):
+                    return f"waits until the memory of {uuid} is proven free after {grant.run}"
+        return ""
+
     async def refresh(self, runs: Runs) -> None:
         """Read the driver, drop grants that are proven free, and say what must not be used."""
         self._reading = await self._read()
@@ -165,7 +180,9 @@ class Gpus:
 
     def _listed(self, reading: GpuReading) -> dict[int, Listed]:
         pids = {p.pid for seen in reading.gpus for p in seen.processes or ()}
-        return {pid: Listed(session_of(self._proc, pid), title_of(self._proc, pid)) for pid in pids}
+        return {
+            pid: Listed(sessions_above(self._proc, pid), title_of(self._proc, pid)) for pid in pids
+        }
 
     def _settle(self, runs: Runs, listed: Mapping[int, Listed]) -> dict[str, str]:
         """Drop what is proven; return why each GPU of the rest is not free, by UUID."""
@@ -174,7 +191,7 @@ class Gpus:
         for run, grant in tuple(self._grants.items()):
             if run in runs.live or run in runs.blind:
                 continue
-            holders = {pid: runs.holder(one.session, run) for pid, one in listed.items()}
+            holders = {pid: runs.holder(one.sessions, run) for pid, one in listed.items()}
             reasons = {
                 before.uuid: why_not_free(seen[before.uuid], before, holders)
                 for before in grant.gpus
@@ -256,8 +273,8 @@ def _stranger(one: SeenGpu, runs: Runs, listed: Mapping[int, Listed]) -> str:
     known = (*runs.live.values(), *runs.ended.values())
     for process in one.processes or ():
         who = listed.get(process.pid)
-        if who is None or who.session is None:
+        if who is None or not who.sessions:
             return f"is held by process {process.pid}, which cannot be seen from here"
-        if not any(who.session in ours for ours in known):
+        if not any(who.sessions & ours for ours in known):
             return f"is held by a stranger, process {process.pid} ({who.title})"
     return ""

@@ -126,6 +126,7 @@ class InventoryKeeper:
         self.ready.set()
         if self.current() != before:
             self._pulse.beat()
+        self._supervisor.wake()
         await self._press()
 
     async def _press(self) -> None:

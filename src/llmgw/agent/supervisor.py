@@ -30,6 +30,8 @@ STEP_S_MAX: Final = 120.0
 CONFIRM_S_MAX: Final = 10.0
 """The first report waits so long at most until each run was looked at by this agent itself."""
 SHARDS_MAX: Final = 1024
+WHOLE: Final = 1.0 + 1e-6
+"""Of a GPU, with room for how fractions add up."""
 
 
 class Supervisor:
@@ -46,6 +48,8 @@ class Supervisor:
         self._assignment: Assignment | None = None
         self._refused: dict[str, str] = {}
         self._fault = ""
+        self._pruned: tuple[set[str], frozenset[ShardKey]] | None = None
+        """For which ended runs and which assigned shards it was last done."""
         self._wake = asyncio.Event()
         self._tasks = OwnedTasks("shards", tasks_max=SHARDS_MAX)
         self.adopted = asyncio.Event()
@@ -64,6 +68,10 @@ class Supervisor:
     def assign(self, assignment: Assignment) -> None:
         """Take what this node is to run from now on."""
         self._assignment = assignment
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something that a start waited for may have happened."""
         self._wake.set()
 
     @property
@@ -123,7 +131,8 @@ class Supervisor:
 
     def _keep(self, shard: Shard) -> None:
         self._shards[shard.spec.key] = shard
-        _ = self._tasks.start(shard.run(), shard.name)
+        task = self._tasks.start(shard.run(), shard.name)
+        task.add_done_callback(lambda _: self.wake())
 
     async def _without_spec(self, found: Found) -> None:
         if shard_key(found.name) is None and found.identity is None and not found.identity_broken:
@@ -151,15 +160,33 @@ class Supervisor:
         present = [key for key, shard in self._shards.items() if not self._is_prepared(shard)]
         ended = [key for key, shard in self._shards.items() if shard.over]
         buried = self._burial.keys()
+        before = self._refused
         todo = difference(assignment, [*present, *buried], [*ended, *self._burial.ended_keys()])
         for key in todo.stop:
             if (shard := self._shards.get(key)) is not None:
                 shard.end()
         self._withdraw(assignment)
+        refused = dict(todo.refused) | dict(todo.blocked)
         for spec in todo.start:
-            self._start(spec, assignment.keys.get(spec.replica))
-        self._refused = {str(k): why for k, why in (*todo.refused.items(), *todo.blocked.items())}
+            if why := self._in_the_way(spec):
+                refused[spec.key] = why
+            else:
+                self._start(spec, assignment.keys.get(spec.replica))
+        self._refused = {str(key): why for key, why in refused.items()}
+        if self._refused != before:
+            self._tools.pulse.beat()
         await self._prune(assignment)
+
+    def _in_the_way(self, spec: ShardSpec) -> str:
+        """Return why a shard cannot have its GPUs yet, whatever was known when it was placed."""
+        others = [s for s in self._shards.values() if not s.over and s.spec.key != spec.key]
+        for uuid in spec.gpus:
+            holders = [shard for shard in others if uuid in shard.spec.gpus]
+            share = spec.memory_share + sum(shard.spec.memory_share for shard in holders)
+            if holders and share > WHOLE:
+                names = ", ".join(shard.name for shard in holders)
+                return f"waits for {names} to give {uuid} back"
+        return self._gpus.why_not(spec.gpus, {str(spec.key), *(shard.name for shard in others)})
 
     def _is_prepared(self, shard: Shard) -> bool:
         """Whether an earlier agent made its directory, and no runner has come so far."""
@@ -186,7 +213,10 @@ class Supervisor:
         over = {shard.name for shard in self._shards.values() if shard.over}
         over |= set(self._burial.ended)
         over = {name for name in over if not self._gpus.owes(name)}
-        known = {*assignment.keep, *(spec.key for spec in assignment.shards)}
+        known = frozenset({*assignment.keep, *(spec.key for spec in assignment.shards)})
+        if (over, known) == self._pruned:
+            return
+        self._pruned = (over, known)
         sizes = {
             name: await self._tools.pool.run(self._tools.runs.used_bytes, name) for name in over
         }
