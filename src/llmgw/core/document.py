@@ -57,7 +57,7 @@ def load(kind: type[D], text: str | bytes, bytes_max: int = DOCUMENT_BYTES_MAX) 
     try:
         raw = msgspec.json.decode(text)
         value = msgspec.convert(raw, kind)
-    except (msgspec.MsgspecError, ValueError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidDocumentError(f"not a {kind.__name__} document: {error}") from error
     unknown = _leftover(raw, msgspec.to_builtins(value))
     return replace(value, unknown=unknown) if unknown else value
