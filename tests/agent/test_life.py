@@ -132,6 +132,7 @@ async def test_a_killed_runner_is_replaced_while_the_engine_goes_on(node: Node, 
         first = node.runner_pid(spec.key)
         os.kill(first, signal.SIGKILL)
         await eventually(lambda: node.runner_pid(spec.key) != first)
+        await node.control.until(lambda r: any("took over" in event.what for event in r.events))
         shard = await node.ready(spec.key)
         assert shard.pid == pid
         assert is_alive(pid)

@@ -50,6 +50,10 @@ class Owner(Protocol):
         """A runner says this now, or wrote it down before it was gone."""
         ...
 
+    def on_takeover(self, pid: int) -> None:
+        """Its runner was gone, and another one, with this pid, is there now."""
+        ...
+
     def on_trouble(self, why: str) -> None:
         """There is no runner now, and why; the shard's processes live."""
         ...
@@ -157,6 +161,8 @@ class Attachment:
             await self._judge(found, str(error), nothing_started=True)
             return False
         if await self._shows_itself(started):
+            if found.seen is not None:
+                self._owner.on_takeover(started.pid)
             return True
         if not started.ended.is_set():
             self._owner.on_trouble(f"its runner, process {started.pid}, does not answer")

@@ -52,9 +52,9 @@ class Prober(Protocol):
     """Asks whether an engine is ready."""
 
     async def ask(
-        self, engine: Endpoint, readiness: Readiness, sessions: Collection[int], *, token: bool
+        self, engine: Endpoint, readiness: Readiness, sessions: Collection[int], *, first: bool
     ) -> Probe:
-        """Probe once; `token` asks for a real token too, where the profile wants that."""
+        """Probe once; for the `first` ready the models count too, and a token where wanted."""
         ...
 
 
@@ -69,14 +69,14 @@ class HttpProber:
         """By port: the descriptor, as a path in /proc, and the socket's inode."""
 
     async def ask(
-        self, engine: Endpoint, readiness: Readiness, sessions: Collection[int], *, token: bool
+        self, engine: Endpoint, readiness: Readiness, sessions: Collection[int], *, first: bool
     ) -> Probe:
         """See Prober."""
         owner = await self._pool.run(self._owner, engine, frozenset(sessions))
         if (verdict := _not_ours(owner, engine)) is not None:
             return verdict
         try:
-            return await self._questions(engine, readiness, token=token)
+            return await self._questions(engine, readiness, first=first)
         except NoReplyError as error:
             return Probe(Answer.SILENT, f"it listens on port {engine.port}, but {error}")
 
@@ -84,18 +84,20 @@ class HttpProber:
         """Forget whose socket was on this port: its shard has ended."""
         self._found.pop(port, None)
 
-    async def _questions(self, engine: Endpoint, readiness: Readiness, *, token: bool) -> Probe:
+    async def _questions(self, engine: Endpoint, readiness: Readiness, *, first: bool) -> Probe:
         health = await self._http.get(engine, readiness.health_path)
         if health.status == readiness.loading_status:
             return Probe(Answer.LOADING, "the engine says that it loads the model")
         if health.status != OK:
             return Probe(Answer.SILENT, f"{readiness.health_path} answers {health.status}")
+        if not first:
+            return Probe(Answer.READY, "answers")
         models = await self._http.get(engine, readiness.models_path)
         if models.status == readiness.loading_status:
             return Probe(Answer.LOADING, "the engine says that it loads the model")
         if why := _not_listed(models, readiness):
             return Probe(Answer.SILENT, why)
-        if token and readiness.token_probe and (why := await self._token(engine, readiness)):
+        if readiness.token_probe and (why := await self._token(engine, readiness)):
             return Probe(Answer.SILENT, why)
         return Probe(Answer.READY, f"answers, and serves {readiness.served_name}")
 
@@ -121,6 +123,8 @@ class HttpProber:
             listening = on(engine.address, engine.port, listeners(self._proc))
             if not listening:
                 return Ownership.NOBODY
+            if not sessions:
+                return Ownership.CANNOT_TELL
             held = held_sockets(self._proc, pids_of(self._proc, sessions))
         except OSError:
             return Ownership.CANNOT_TELL

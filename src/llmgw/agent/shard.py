@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 FOLLOW_PERIOD_S: Final = 0.5
 STEP_S_MAX: Final = 3600.0
 PROBE_STEP_S_MAX: Final = 120.0
-WISH_PERIOD_S: Final = 1.0
+WISH_PERIOD_S: Final = 2.0
 WISH_S_MAX: Final = 60.0
 PROBE_SHARE: Final = 0.1
 """A starting engine is asked again after this share of the time that it has taken so far."""
@@ -230,6 +230,10 @@ class Shard:
         if (self.phase, self._seen) != before:
             self._changed()
 
+    def on_takeover(self, pid: int) -> None:
+        """See attachment.Owner."""
+        self._tools.events.say(self.name, f"its runner was gone; another, process {pid}, took over")
+
     def on_trouble(self, why: str) -> None:
         """See attachment.Owner."""
         if why != self._trouble:
@@ -366,7 +370,7 @@ class Shard:
         engine = Endpoint(spec.address, spec.port, self._key)
         before = self.phase
         first = self._ready is None
-        self._probe = await self._tools.prober.ask(engine, readiness, self.sessions, token=first)
+        self._probe = await self._tools.prober.ask(engine, readiness, self.sessions, first=first)
         match self._probe.answer:
             case Answer.READY:
                 await self._answered()
