@@ -32,6 +32,7 @@ from llmgw.admin.schema import (
     UsageInfo,
 )
 from llmgw.core.document import InvalidDocumentError, load
+from llmgw.core.errors import NotAuthenticatedError
 from llmgw.core.fleet.catalog import Catalog
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -240,10 +241,18 @@ def _refused(body: bytes, status: int) -> Exception:
 @asynccontextmanager
 async def connect(url: str, key: str, timeout_s: float = 30.0) -> AsyncIterator[AdminClient]:
     """Give a client of the admin API at `url`; nothing is asked before its first use."""
-    base = url.rstrip("/")
+    base, key = url.rstrip("/"), key.strip()
+    if not (key.isascii() and key.isprintable()):
+        # Checked here: httpx would repeat the key in its message.
+        raise NotAuthenticatedError(
+            "the admin key holds characters that no key has; copy it anew from the file admin.key"
+        )
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
     async with httpx.AsyncClient(
         base_url=base,
-        headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+        headers=headers,
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
         trust_env=False,
     ) as http:

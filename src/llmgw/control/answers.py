@@ -77,10 +77,12 @@ async def text_of(request: web.Request) -> str:
         raise InvalidRequestError("the body is not UTF-8 text; send JSON") from None
 
 
-def read(kind: type[T], text: str) -> T:
+async def read(kind: type[T], text: str) -> T:
     """Read a body into a type of the schema; raise an error that names all that is wrong."""
+    data = parse_json(text, "the body").data
     try:
-        return Shape(kind).read(parse_json(text, "the body").data)
+        # In a thread: what pydantic makes of our types reads files the first time.
+        return (await asyncio.to_thread(Shape, kind)).read(data)
     except InvalidShapeError as error:
         raise InvalidRequestError(f"the body cannot be used: {error}") from None
 

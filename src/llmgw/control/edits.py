@@ -1,5 +1,6 @@
 """What an operator changes: the catalog, client keys, nodes, and replicas to be stopped."""
 
+import asyncio
 import hashlib
 import logging
 from base64 import b32encode
@@ -44,7 +45,8 @@ class Edits:
 
     async def put_catalog(self, text: str, base_revision: int | None, *, dry_run: bool) -> Edit:
         """Check a catalog and, unless it is a dry run, save it."""
-        written = parse_catalog(text)
+        # In a thread: what pydantic makes of our types reads files the first time.
+        written = await asyncio.to_thread(parse_catalog, text)
         problems = [
             Problem(name, "is only read with `--store none`", f"leave it out: {instead}")
             for name, there, instead in (
@@ -53,7 +55,7 @@ class Edits:
             )
             if there
         ]
-        problems += check_plans(written.catalog)
+        problems += await asyncio.to_thread(check_plans, written.catalog)
         current = await self._store.catalog.current()
         if problems and not dry_run:
             lines = "\n".join(f"  {problem}" for problem in problems)

@@ -57,7 +57,9 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_S: Final = 1.0
 """For answers under way when the daemon stops."""
+LINES: Final = 100
 LINES_MAX: Final = 10_000
+EVENTS: Final = 100
 WAIT_S_MAX: Final = 60.0
 """How long a question for new events may be left open."""
 LOOK_S: Final = 1.0
@@ -246,7 +248,8 @@ class AdminApi:
 
     async def _events(self, request: web.Request) -> web.Response:
         after = number(request, "after", int)
-        limit = number(request, "limit", int) or 100
+        limit = number(request, "limit", int)
+        limit = EVENTS if limit is None else limit
         wait_s = min(number(request, "wait", float) or 0.0, WAIT_S_MAX)
         if not 0 < limit <= EVENTS_MAX:
             raise InvalidRequestError(f"limit: is {limit}; write 1 to {EVENTS_MAX}")
@@ -288,7 +291,7 @@ class AdminApi:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         lines = number(request, "lines", int)
-        lines = 100 if lines is None else lines
+        lines = LINES if lines is None else lines
         if not 0 <= lines <= LINES_MAX:
             raise InvalidRequestError(f"lines: is {lines}; write 0 to {LINES_MAX}")
         node, key = find_log(self._seen(), request.match_info["name"])
@@ -329,7 +332,7 @@ class AdminApi:
         return answer({})
 
     async def _make_key(self, request: web.Request) -> web.Response:
-        return answer(await self._edits.make_key(read(NewKey, await text_of(request))))
+        return answer(await self._edits.make_key(await read(NewKey, await text_of(request))))
 
     async def _revoke_key(self, request: web.Request) -> web.Response:
         return answer(await self._edits.revoke_key(request.match_info["name"]))

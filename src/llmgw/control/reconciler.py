@@ -227,6 +227,8 @@ class Reconciler:
         await self._save(lead, decision)
         if self._leader.lead is not lead:
             return
+        if decision.saves or decision.forgets:
+            self._wake.set()  # the next view has them: a drain that has just begun may be over
         if not decision.hold:
             self._assign(lead.term, decision, links)
         self._publisher.publish(lead.term, wanted.catalog, decision, wanted.keys, self._secret)

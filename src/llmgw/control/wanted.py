@@ -44,7 +44,9 @@ class WantedReader:
         self._registry = registry
         self._clock = clock
         self._wanted: Wanted | None = None
-        self._read_s: float | None = None
+        self._read_s = 0.0
+        self._edits = 0
+        self._edits_read = -1
         self._intents_of: LeadPort | None = None
         """The lead under which the intents were read, and are still what is stored."""
         self._told: set[Broken] = set()
@@ -53,13 +55,14 @@ class WantedReader:
 
     def edited(self) -> None:
         """Read everything again at the next turn."""
-        self._read_s = None
+        self._edits += 1
 
     async def read(self, lead: LeadPort | None) -> Wanted:
         """Return what is wanted; raise only where nothing could be read yet."""
         now_s = self._clock.monotonic_s()
         known = self._wanted if self._intents_of is lead else None
-        if known is not None and self._read_s is not None and now_s - self._read_s < REREAD_S:
+        edits = self._edits  # one that comes while this reads is for the next turn
+        if known is not None and edits == self._edits_read and now_s - self._read_s < REREAD_S:
             return known
         try:
             wanted = await self._read(known if lead is not None else None)
@@ -71,7 +74,8 @@ class WantedReader:
             wanted, self.trouble = known, str(error)
         else:
             self.trouble = ""
-        self._wanted, self._intents_of, self._read_s = wanted, lead, now_s
+        self._wanted, self._intents_of = wanted, lead
+        self._read_s, self._edits_read = now_s, edits
         return wanted
 
     async def _read(self, known: Wanted | None) -> Wanted:
