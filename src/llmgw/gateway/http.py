@@ -162,12 +162,16 @@ class HttpClient:
     @property
     def is_full(self) -> bool:
         """See Client."""
-        return self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX
+        return (
+            not self._transport.is_closing()
+            and self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX
+        )
 
     def write(self, data: bytes) -> None:
-        """See Client."""
+        """See Client; what is written to one who has left is dropped, as the handler soon is."""
         self.started = True
-        self._transport.write(data)
+        if not self._transport.is_closing():  # uvloop raises, asyncio warns
+            self._transport.write(data)
 
     async def drained(self) -> None:
         """See Client."""

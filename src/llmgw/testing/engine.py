@@ -358,6 +358,8 @@ class _Reply:
         self.writer.write(f"{head}\r\n".encode())
 
     def _chunk(self, data: bytes) -> None:
+        if self.writer.is_closing():  # uvloop raises, asyncio warns
+            raise LeftError
         self.engine.written += len(data)
         self.writer.write(
             data if self.behaviour.until_close else b"%x\r\n%b\r\n" % (len(data), data)
