@@ -17,7 +17,7 @@ from llmgw.runtime.clock import Clock
 from llmgw.runtime.tasks import keep_level
 from llmgw.runtime.threads import ThreadPool
 
-RETRY_S: Final = 5.0
+RETRY_S: Final = 1.0
 STEP_S_MAX: Final = 60.0
 SUBJECT: Final = "obedience"
 
