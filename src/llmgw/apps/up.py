@@ -1,10 +1,11 @@
 """`llmgw up`: control plane, gateway and agent on one machine, kept running until told to stop.
 
-`Up` is the supervisor. It starts both daemons in sessions of their own, starts again the one that
-ends, and at its own end stops them and then every engine: here, and only here, the end of a daemon
-is the end of the work. A lock in the state directory is held while it lives; the file up.json says
-which processes are its daemons. When it is killed they go on. The next `up` on that directory
-starts daemons anew, which find the engines as they are; `down` ends what is left.
+`Up` is the supervisor. It starts both daemons in sessions of their own, the agent when the control
+plane is ready, starts again the one that ends, and at its own end stops them and then every engine:
+here, and only here, the end of a daemon is the end of the work. A lock in the state directory is
+held while it lives; the file up.json says which processes are its daemons. When it is killed they
+go on. The next `up` on that directory starts daemons anew, which find the engines as they are;
+`down` ends what is left.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from typing import Final
 
 from llmgw.agent.clearing import clear
 from llmgw.apps.processes import Child, ProcessId, end, how, identify, is_alive, send, tail, trim
+from llmgw.apps.readiness import VARIABLES, Readiness
 from llmgw.config.loader import Surroundings
 from llmgw.config.settings import LOOPBACK, UpSettings
 from llmgw.core.document import InvalidDocumentError, Json, dump, load
@@ -42,8 +44,6 @@ LOCK_FILE: Final = "up.lock"
 SERVE: Final = "serve"
 AGENT: Final = "agent"
 LOOK_S: Final = 0.25
-START_S: Final = 15.0
-"""A daemon that exits by itself within this after its first start could not start at all."""
 SETTLED_S: Final = 60.0
 FAILURES_MAX: Final = 5
 """Lives in a row, each shorter than SETTLED_S, after which `up` gives up."""
@@ -90,10 +90,18 @@ class _Daemon:
     argv: tuple[str, ...]
     log: Path
     child: Child | None = None
+    readiness: Readiness | None = None
+    """Of this life."""
     started_s: float = 0.0
     start_at_s: float = 0.0
-    lives: int = 0
     short_lives: int = 0
+    was_ready: bool = False
+    """In any life."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said so in this life."""
+        return self.readiness is not None and self.readiness.ready.is_set()
 
 
 class Up:
@@ -112,7 +120,7 @@ class Up:
         self._environment = {
             name: value
             for name, value in around.environment.items()
-            if not name.startswith("LLMGW_")
+            if not name.startswith("LLMGW_") and name not in VARIABLES
         }
         self._say = say
         self._pool = pool
@@ -134,21 +142,29 @@ class Up:
         """
         state = self._settings.state_dir
         async with held(state, self._pool):
-            await end_daemons(state, hurry, self._say, self._pool, self._clock)
+            earlier = await self._pool.run(_recorded, state)
+            await end_daemons(earlier, hurry, self._say, self._clock)
             await self._pool.run(self._write_settings)
             try:
                 await self._keep_running(stop)
             except DaemonFailedError:
-                await end_daemons(state, hurry, self._say, self._pool, self._clock)
+                await end_daemons(self._alive(), hurry, self._say, self._clock)
                 raise
             finally:
                 self._let_go()
+            # Not from the record: somebody may have removed it.
+            await end_daemons(self._alive(), hurry, self._say, self._clock)
             await end_all(self._settings, hurry, self._say, self._pool, self._clock)
+
+    def _alive(self) -> dict[str, ProcessId]:
+        return {d.name: d.child.id for d in self._daemons if d.child is not None}
 
     def _let_go(self) -> None:
         for daemon in self._daemons:
             if daemon.child is not None:
                 daemon.child.leave()
+            if daemon.readiness is not None:
+                daemon.readiness.close()
 
     def _write_settings(self) -> None:
         settings = self._settings
@@ -184,37 +200,45 @@ class Up:
     async def _tend(self, daemon: _Daemon) -> None:
         now_s = self._clock.monotonic_s()
         if daemon.child is None:
-            if now_s >= daemon.start_at_s:
-                await self._pool.run(self._start, daemon)
+            if now_s >= daemon.start_at_s and self._may_start(daemon):
+                await self._start(daemon)
             return
+        daemon.was_ready |= daemon.is_ready
         code = daemon.child.poll()
         if code is not None:
-            self._ended(daemon, code, now_s - daemon.started_s)
             daemon.child = None
+            self._ended(daemon, code, now_s - daemon.started_s)
         await self._pool.run(trim, daemon.log)
 
-    def _start(self, daemon: _Daemon) -> None:
+    def _may_start(self, daemon: _Daemon) -> bool:
+        """Whether our own control plane has its ports: an agent must not join another one there."""
+        return daemon.name == SERVE or any(
+            other.was_ready for other in self._daemons if other.name == SERVE
+        )
+
+    async def _start(self, daemon: _Daemon) -> None:
+        if daemon.readiness is not None:
+            daemon.readiness.close()
+        daemon.readiness = Readiness()
+        environment = {**self._environment, **daemon.readiness.environment}
         try:
-            daemon.child = Child(daemon.argv, self._environment, daemon.log)
+            daemon.child = await self._pool.run(Child, daemon.argv, environment, daemon.log)
         except OSError as error:
             raise DaemonFailedError(
                 f"cannot start llmgw {daemon.name}: {error.strerror or error}"
             ) from error
         daemon.started_s = self._clock.monotonic_s()
-        daemon.lives += 1
-        self._write_record()
+        await self._pool.run(self._write_record)
 
     def _write_record(self) -> None:
-        ours = identify_self()
-        alive = {d.name: d.child.id for d in self._daemons if d.child is not None}
         path = self._settings.state_dir / RECORD_FILE
-        write_atomic(path, dump(Record(ours, alive)).encode())
+        write_atomic(path, dump(Record(identify_self(), self._alive())).encode())
 
     def _ended(self, daemon: _Daemon, code: int, lived_s: float) -> None:
         """Plan its next start, or give up."""
         what = f"llmgw {daemon.name} ended ({how(code)})"
-        could_not_start = daemon.lives == 1 and code >= 0 and lived_s < START_S
         daemon.short_lives = 0 if lived_s >= SETTLED_S else daemon.short_lives + 1
+        could_not_start = code >= 0 and not daemon.was_ready
         if could_not_start or daemon.short_lives >= FAILURES_MAX:
             again = "" if could_not_start else f", {FAILURES_MAX} times in a row"
             raise DaemonFailedError(
@@ -255,6 +279,12 @@ def read_record(state: Path) -> Record | None:
         ) from error
 
 
+def is_started(state: Path, supervisor: ProcessId) -> bool:
+    """Whether the daemons of this supervisor are there, so that its control plane has its ports."""
+    record = read_record(state)
+    return record is not None and record.supervisor == supervisor and AGENT in record.daemons
+
+
 def running(state: Path) -> int | None:
     """Return the pid of the `up` that works on this state directory, if one does."""
     record = read_record(state)
@@ -270,18 +300,20 @@ def identify_self() -> ProcessId:
     return ours
 
 
+def _recorded(state: Path) -> Mapping[str, ProcessId]:
+    record = read_record(state)
+    return {} if record is None else record.daemons
+
+
 async def end_daemons(
-    state: Path, hurry: asyncio.Event, say: Say, pool: ThreadPool, clock: Clock
+    daemons: Mapping[str, ProcessId], hurry: asyncio.Event, say: Say, clock: Clock
 ) -> None:
-    """End the daemons that are written down, an earlier life's too; engines go on.
+    """End daemons; engines go on.
 
     The control plane ends first, while engines and agent still serve what its gateway has open.
     """
-    record = await pool.run(read_record, state)
-    if record is None:
-        return
     for name, grace_s in ((SERVE, SERVE_GRACE_S), (AGENT, AGENT_GRACE_S)):
-        process = record.daemons.get(name)
+        process = daemons.get(name)
         if process is None or not is_alive(process):
             continue
         say(f"stopping llmgw {name} (pid {process.pid})")
@@ -293,11 +325,17 @@ async def end_all(
     settings: UpSettings, hurry: asyncio.Event, say: Say, pool: ThreadPool, clock: Clock
 ) -> None:
     """End daemons and engines, see that nothing is left, and forget them; raise LeftError."""
-    await end_daemons(settings.state_dir, hurry, say, pool, clock)
+    recorded = await pool.run(_recorded, settings.state_dir)
+    await end_daemons(recorded, hurry, say, clock)
     left = await clear(settings.agent_dir, hurry, say, pool, clock)
     if left:
         named = "\n".join(f"  {one.run}: {one.why}" for one in left)
         raise LeftError(f"not everything could be stopped, or nobody can tell:\n{named}")
+    # SQL is loaded when it is needed: `up` starts without.
+    from llmgw.apps.forgetting import forget_placements
+
+    if why := await forget_placements(settings, clock):
+        say(f"replicas will start as if they had failed: {why}")
     (settings.state_dir / RECORD_FILE).unlink(missing_ok=True)
 
 

@@ -6,7 +6,7 @@ import typer
 
 from llmgw.cli import daemons
 from llmgw.cli.ctl.commands import add_commands
-from llmgw.cli.up import down, supervise, up
+from llmgw.cli.up import demo, down, supervise, up
 
 
 def build_app() -> typer.Typer:
@@ -16,6 +16,7 @@ def build_app() -> typer.Typer:
     app.command()(up)
     app.command()(down)
     app.command(hidden=True)(supervise)
+    app.command(hidden=True)(demo)
     app.command()(daemons.serve)
     app.add_typer(_agent(), name="agent")
     app.command()(daemons.gateway)

@@ -11,8 +11,16 @@ from typing import Final
 
 from llmgw.admin.client import AdminClient, connect
 from llmgw.admin.errors import AdminUnreachableError, InvalidCatalogError
-from llmgw.apps.processes import Child, how, tail
-from llmgw.apps.up import AlreadyUpError, DaemonFailedError, Up, down, running
+from llmgw.apps.processes import Child, ProcessId, how, tail
+from llmgw.apps.up import (
+    AlreadyUpError,
+    DaemonFailedError,
+    Up,
+    down,
+    identify_self,
+    is_started,
+    running,
+)
 from llmgw.cli.ctl.asking import read_key
 from llmgw.cli.ctl.catalog import say, until_wanted
 from llmgw.cli.exits import DeadlinePassedError
@@ -81,6 +89,20 @@ class Machine:
         return content
 
 
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """Who keeps the daemons running: this process, or a child of it in the background."""
+
+    id: ProcessId
+    child: Child | None = None
+    log: Path = Path()
+
+    def check(self) -> None:
+        """Raise DaemonFailedError if it has ended."""
+        if self.child is not None and (code := self.child.poll()) is not None:
+            raise DaemonFailedError(f"llmgw up ended ({how(code)}):\n{tail(self.log)}")
+
+
 def up(machine: Machine, then: Then) -> None:
     """Run everything until Ctrl-C, which stops everything."""
     content = machine.catalog()
@@ -107,12 +129,10 @@ def up_detached(machine: Machine, argv: Sequence[str], then: Then) -> None:
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     child = Child([sys.executable, "-P", "-m", "llmgw.cli", *argv], machine.around.environment, log)
 
-    def is_there() -> None:
-        if (code := child.poll()) is not None:
-            raise DaemonFailedError(f"llmgw up ended ({how(code)}):\n{tail(log)}")
-
     try:
-        asyncio.run(_front(machine, content, then, is_there, asyncio.Event()))
+        asyncio.run(
+            _front(machine, content, then, Supervisor(child.id, child, log), asyncio.Event())
+        )
     except KeyboardInterrupt:
         note("llmgw goes on in the background; `llmgw down` stops it")
         raise
@@ -144,7 +164,7 @@ async def _up(
     async def front() -> None:
         # Its failure must not cancel the supervisor, which has to stop what it started.
         try:
-            await _front(machine, content, then, lambda: None, stop)
+            await _front(machine, content, then, Supervisor(identify_self()), stop)
         except LlmgwError as error:
             failures.append(error)
         finally:
@@ -191,11 +211,11 @@ async def _front(
     machine: Machine,
     content: CatalogFile | None,
     then: Then,
-    is_there: Callable[[], None],
+    supervisor: Supervisor,
     stop: asyncio.Event,
 ) -> None:
     """Wait for the control plane, apply the catalog, show how far it is, and go on with `then`."""
-    async with _answering(machine, is_there) as client:
+    async with _answering(machine, supervisor) as client:
         if content is not None:
             edit = await client.put_catalog(content.catalog)
             say(edit, dry_run=False)
@@ -213,12 +233,12 @@ async def _front(
 
 
 @asynccontextmanager
-async def _answering(machine: Machine, is_there: Callable[[], None]) -> AsyncIterator[AdminClient]:
-    """Wait until the control plane answers."""
+async def _answering(machine: Machine, supervisor: Supervisor) -> AsyncIterator[AdminClient]:
+    """Wait until our own control plane answers, not another one on the same port."""
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + ANSWER_S_MAX
-    while not machine.admin_key_file.exists():
-        is_there()
+    while not is_started(machine.settings.state_dir, supervisor.id):
+        supervisor.check()
         if clock.monotonic_s() > deadline_s:
             raise DeadlinePassedError(
                 f"the control plane has not started after {ANSWER_S_MAX:g} s; see the logs in"
@@ -228,7 +248,7 @@ async def _answering(machine: Machine, is_there: Callable[[], None]) -> AsyncIte
     key = read_key(machine.admin_key_file)
     async with connect(machine.admin_url, key) as client:
         while True:
-            is_there()
+            supervisor.check()
             try:
                 await client.status()
                 break

@@ -29,7 +29,7 @@ COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that is on its way."""
+    """One thing that is on its way; what it has no name, profile or place for is empty."""
 
     name: str
     profile: str
@@ -37,6 +37,11 @@ class Row:
     phase: str
     why: str
     last_log: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others."""
+        return (self.profile, self.name)
 
 
 class Screen(Protocol):
@@ -108,7 +113,7 @@ class PlainScreen:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: dict[str, tuple[str, float]] = {}
+        self._said: dict[tuple[str, str], tuple[str, float]] = {}
 
     def __enter__(self) -> Self:
         """See Screen."""
@@ -127,24 +132,26 @@ class PlainScreen:
         _ = about
         for row in rows:
             last = f" | {printable(row.last_log)}" if row.last_log else ""
-            where = f" on {row.nodes}" if row.nodes not in {"", "-"} else ""
-            line = f"{row.profile} {row.name}{where}: {row.phase}, {printable(row.why)}{last}"
-            self._say(row.name, row.phase, line, done=row.phase == "ready")
-        shown = {row.name for row in rows}
-        for name in [name for name in self._said if name and name not in shown]:
-            sys.stderr.write(f"{name}: gone\n")
-            del self._said[name]
+            where = f" on {row.nodes}" if row.nodes else ""
+            what = " ".join(filter(None, (row.profile, row.name)))
+            line = f"{what}{where}: {row.phase}, {printable(row.why)}{last}"
+            self._say(row.key, row.phase, line, done=row.phase == "ready")
+        shown = {row.key for row in rows}
+        for key in [key for key in self._said if key not in shown]:
+            del self._said[key]
+            if key[1]:
+                sys.stderr.write(f"{' '.join(key)}: gone\n")
 
     def trouble(self, what: str) -> None:
         """See Screen."""
-        self._say("", what, what, done=False)
+        self._say(("", ""), what, what, done=False)
 
-    def _say(self, name: str, phase: str, line: str, *, done: bool) -> None:
+    def _say(self, key: tuple[str, str], phase: str, line: str, *, done: bool) -> None:
         now_s = self._clock.monotonic_s()
-        said, at_s = self._said.get(name, ("", 0.0))
+        said, at_s = self._said.get(key, ("", 0.0))
         if said == phase and (done or now_s - at_s < AGAIN_S):
             return
-        self._said[name] = (phase, now_s)
+        self._said[key] = (phase, now_s)
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 

@@ -1,5 +1,6 @@
 """`llmgw up` and `llmgw down`, as they are typed."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -79,3 +80,22 @@ def down(*, config: Config = None, sets: Sets = None, state_dir: StateDir = None
 
     given = overrides(sets, state_dir=state_dir)
     machine.down_all(load(UpSettings, file=config, overrides=given, around=surroundings()))
+
+
+def demo(
+    *,
+    model: Annotated[Path, typer.Option(metavar="FILE", help="A small chat model as a GGUF file.")],
+    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where state is kept.")],
+    port: Annotated[
+        int | None,
+        typer.Option(help="Of the gateway; else the usual or a free one.", show_default=False),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop everything after the answer; fail if it is none.")
+    ] = False,
+) -> None:
+    """Show llmgw at work: start everything with one model file, ask, stream the answer."""
+    from llmgw.cli import demo as showing
+    from llmgw.config.loader import surroundings
+
+    showing.run(showing.Demo(model, state_dir.absolute(), port, once), surroundings())

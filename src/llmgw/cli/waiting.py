@@ -14,6 +14,8 @@ from llmgw.cli.screen import Row, Screen
 from llmgw.runtime.clock import Clock
 
 LOOK_S: Final = 0.5
+PUBLISH_S_MAX: Final = 5.0
+SOON_S: Final = 0.05
 READY: Final = "ready"
 RUN: Final = "run"
 
@@ -43,17 +45,18 @@ class Picture:
         """Return what a person wants to see of it."""
         rows = [_row(replica) for replica in self.replicas]
         rows += [
-            Row(f"{profile.profile} missing", profile.profile, "-", "missing", profile.why)
+            Row("", profile.profile, "", "missing", profile.why)
             for profile in self.profiles
             if profile.why and not any(r.profile == profile.profile for r in self.replicas)
         ]
         if self.status.hold:
-            rows.append(Row("hold", "-", "-", "waiting", self.status.hold))
+            rows.append(Row("", "everything", "", "waiting", self.status.hold))
         return tuple(rows)
 
     def missing(self) -> str:
         """Say what is not as it is wanted."""
-        said = [f"{r.name}: {r.phase}, {r.why}" for r in self.rows() if r.phase != READY]
+        late = [row for row in self.rows() if row.phase != READY]
+        said = [f"{r.profile} {r.name}".rstrip() + f": {r.phase}, {r.why}" for r in late]
         return "\n".join(f"  {line}" for line in said)
 
 
@@ -96,6 +99,25 @@ async def watch(
         raise DeadlinePassedError(
             f"not done after {span(within_s)}; it goes on, see `llmgw ctl status`:\n{missing}"
         ) from None
+
+
+async def until_gateways_know(
+    client: AdminClient, before: tuple[int, int] | None, clock: Clock
+) -> bool:
+    """Wait a moment until gateways act on a snapshot later than `before`; False if they do not.
+
+    Without this, a key that was just made may be refused by a request that is quick enough.
+    """
+    deadline_s = clock.monotonic_s() + PUBLISH_S_MAX
+    while clock.monotonic_s() < deadline_s:
+        status = await client.status()
+        published = status.snapshot
+        if published is not None and (before is None or published > before):
+            late = [g for g in status.gateways if g.linked and (g.term, g.revision) < published]
+            if not late:
+                return True
+        await clock.sleep(SOON_S)
+    return False
 
 
 def _row(replica: ReplicaInfo) -> Row:

@@ -249,9 +249,11 @@ class Fleet:
         if id_ is None:
             return False
         gateway, load = self._gateways[id_], message.load
-        gateway.order, gateway.heard_s = (load.term, load.revision), now_s
+        acts_on = (load.term, load.revision)
+        news = acts_on != gateway.order  # who has just changed something waits for it
+        gateway.order, gateway.heard_s = acts_on, now_s
         gateway.in_flight = {replica: n for replica, n in load.in_flight.items() if n > 0}
-        return self._drains
+        return self._drains or news
 
     def _gateway_left(self, message: GatewayLeft, now_s: float) -> None:
         id_ = self._gateway_of.pop(message.link, None)

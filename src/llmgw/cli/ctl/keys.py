@@ -1,14 +1,16 @@
 """`llmgw ctl keys`: client keys, each shown once, when it is made."""
 
-from llmgw.admin.schema import KeyInfo, NewKey
+from llmgw.admin.client import AdminClient
+from llmgw.admin.schema import KeyInfo, MadeKey, NewKey
 from llmgw.cli.ctl.asking import Target, ask
 from llmgw.cli.output import at, note, print_json, print_table, print_text
+from llmgw.cli.waiting import until_gateways_know
 from llmgw.runtime.clock import SystemClock
 
 
 def create(target: Target, new: NewKey, *, as_json: bool) -> None:
     """Make a key and print it: only the key goes to stdout, so that a script can take it."""
-    made = ask(target, lambda client: client.make_key(new))
+    made = ask(target, lambda client: make(client, new))
     if as_json:
         print_json({"key": made.key, "info": made.info})
         return
@@ -17,6 +19,19 @@ def create(target: Target, new: NewKey, *, as_json: bool) -> None:
         "it is shown this once, and only its hash is kept:"
     )
     print_text(made.key)
+
+
+async def make(client: AdminClient, new: NewKey) -> MadeKey:
+    """Make a key, and see that gateways take it."""
+    before = (await client.status()).snapshot
+    made = await client.make_key(new)
+    await _told(client, before)
+    return made
+
+
+async def _told(client: AdminClient, before: tuple[int, int] | None) -> None:
+    if not await until_gateways_know(client, before, SystemClock()):
+        note("not every gateway has acted on that yet; `llmgw ctl status` shows them")
 
 
 def show(target: Target, *, as_json: bool) -> None:
@@ -55,8 +70,17 @@ def _state(key: KeyInfo, now_s: float) -> str:
 
 def revoke(target: Target, key: str, *, as_json: bool) -> None:
     """End a key for good."""
-    gone = ask(target, lambda client: client.revoke_key(key))
+
+    async def work(client: AdminClient) -> KeyInfo:
+        before = (await client.status()).snapshot
+        valid = {one.id for one in await client.keys() if one.revoked_wall_s is None}
+        gone = await client.revoke_key(key)
+        if gone.id in valid:
+            await _told(client, before)
+        return gone
+
+    gone = ask(target, work)
     if as_json:
         print_json(gone)
     else:
-        print_text(f"key {gone.id} ({gone.name}) is revoked; gateways refuse it from now on")
+        print_text(f"key {gone.id} ({gone.name}) is revoked")
