@@ -48,12 +48,11 @@ async def run_serve(settings: ServeSettings, around: Surroundings, stop: asyncio
         key = await pool.run(admin_key, settings.admin_key_file, secrets.token_bytes)
         store, place, options = await _open(settings, around, held, pool)
         plane = await build_control(store, options, clock, secrets.token_bytes)
-        gateway = await _gateway(settings, pool)
+        gateway = await _gateway(settings, held, pool)
         door, edits = Door(key), Edits(plane, secrets.token_bytes)
         recent = gateway.recent_usage if gateway is not None else None
-        told = AdminOptions(
-            settings.admin_host, settings.admin_port, version("llmgw"), place, recent
-        )
+        release = await pool.run(version, "llmgw")
+        told = AdminOptions(settings.admin_host, settings.admin_port, release, place, recent)
         api = AdminApi(plane, edits, door, told)
         agents = _listener(settings, plane)
 
@@ -101,7 +100,9 @@ async def _open(
     return memory, place, ControlOptions(holder, *times, rules, door)
 
 
-async def _gateway(settings: ServeSettings, pool: ThreadPool) -> Gateway | None:
+async def _gateway(
+    settings: ServeSettings, held: contextlib.AsyncExitStack, pool: ThreadPool
+) -> Gateway | None:
     if not settings.gateway:
         return None
     options = gateway_options(
@@ -110,7 +111,10 @@ async def _gateway(settings: ServeSettings, pool: ThreadPool) -> Gateway | None:
         settings.gateway_port,
         settings.limits,
     )
-    return await pool.run(build_gateway, options, SystemClock(), pool)
+    gateway = await pool.run(build_gateway, options, SystemClock(), pool)
+    # What has run lets go by itself; what another service's failure kept from running does not.
+    held.push_async_callback(pool.run, gateway.close)
+    return gateway
 
 
 def _listener(settings: ServeSettings, plane: ControlPlane) -> AgentServer:
