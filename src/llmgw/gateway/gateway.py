@@ -108,7 +108,7 @@ class Gateway:
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether it serves, and how things stand."""
         routed = sum(bool(model.replicas) for model in self._parts.replicas.models.values())
-        why = self.journal.why
+        why = self.journal.why if self._options.journal.refuse_when_full else ""
         if not why and self._snapshot.order == (0, 0):
             why = "no control plane has sent a snapshot yet"
         return not why, {
@@ -122,6 +122,7 @@ class Gateway:
             "keys": len(self._snapshot.keys),
             "open_requests": self.journal.open_count,
             "waiting": self._parts.gate.waiting,
+            "journal": self.journal.why,
         }
 
     def metrics_text(self) -> str:

@@ -88,15 +88,11 @@ class Journal:
         """Read what earlier lives left, settle what they left open, and make room; blocks."""
         self._old = segments.found_in(self._directory)
         self._last_number = max((s.number for s in self._old), default=0)
-        left_open: dict[str, Usage] = {}
+        left_open: dict[bytes, bytes] = {}
         for segment in self._old:
-            for piece in segments.read_all(segment.path, READ_BYTES):
-                left_open.update({usage.request: usage for usage in piece.opened})
-                # In one piece a record is opened before it is closed, never the other way round.
-                for usage in piece.closed:
-                    left_open.pop(usage.request, None)
-        for usage in left_open.values():
-            self._unwritten.append(_line(CLOSED, usage))
+            left_open = segments.left_open(segment.path, READ_BYTES, left_open)
+        settled = [segments.settled(line) for line in left_open.values()]
+        self._unwritten.extend(line for line in settled if line is not None)
         if left_open:
             logger.warning("settled %d requests that an earlier life left open", len(left_open))
         try:
@@ -343,18 +339,21 @@ class Journal:
 
     async def recent(self, count_max: int) -> tuple[Usage, ...]:
         """Return the last closed records that are still here, oldest first."""
-        found: deque[Usage] = deque(maxlen=count_max)
-        for segment in self._known_from(0):
-            pieces: list[Read] = await self._pool.run(
-                lambda path: list(segments.read_all(path, READ_BYTES)), segment.path
-            )
-            for piece in pieces:
-                found.extend(piece.closed)
-        return tuple(found)
+        found: list[Usage] = []
+        for segment in reversed(self._known_from(0)):
+            pieces = await self._pool.run(_all_of, segment.path)
+            found = [usage for piece in pieces for usage in piece.closed] + found
+            if len(found) >= count_max:
+                break
+        return tuple(found[-count_max:])
 
     def _known_from(self, number: int) -> list[Segment]:
         known = [*self._old, *([self._current] if self._current is not None else [])]
         return [segment for segment in known if segment.number >= number]
+
+
+def _all_of(path: Path) -> list[Read]:
+    return list(segments.read_all(path, READ_BYTES))
 
 
 def _remove(gone: Iterable[Segment]) -> None:

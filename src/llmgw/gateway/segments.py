@@ -8,7 +8,7 @@ before the event loop does; the one write that does not is the journal's own.
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,10 +45,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a stretch of a segment holds, and where it ends."""
+    """What closed in a stretch of a segment, and where that ends."""
 
     closed: tuple[Usage, ...]
-    opened: tuple[Usage, ...]
     end: int
 
 
@@ -97,19 +96,9 @@ def found_in(directory: Path) -> list[Segment]:
 
 def read(path: Path, start: int, bytes_max: int) -> Read:
     """Read the whole lines from `start` on, about `bytes_max` of them; skip what is torn."""
-    with path.open("rb") as file:
-        file.seek(start)
-        data = file.read(max(bytes_max, LINE_BYTES_MAX))
-    whole = data[: data.rfind(b"\n") + 1]
-    closed, opened = [], []
-    for line in whole.split(b"\n"):
-        text = line.strip(b"\0")
-        with contextlib.suppress(InvalidDocumentError):
-            if text.startswith(CLOSED):
-                closed.append(load(Usage, text[1:]))
-            elif text.startswith(OPENED):
-                opened.append(load(Usage, text[1:]))
-    return Read(tuple(closed), tuple(opened), start + len(whole))
+    lines, end = _lines(path, start, bytes_max)
+    closed = (_usage(line) for line in lines if line.startswith(CLOSED))
+    return Read(tuple(usage for usage in closed if usage is not None), end)
 
 
 def read_all(path: Path, bytes_at_once: int) -> Iterator[Read]:
@@ -118,6 +107,50 @@ def read_all(path: Path, bytes_at_once: int) -> Iterator[Read]:
     while (piece := read(path, start, bytes_at_once)).end > start:
         yield piece
         start = piece.end
+
+
+def left_open(path: Path, bytes_at_once: int, before: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the lines of what is open at the segment's end, given what was before it.
+
+    Only the ids are looked at: a long journal must not mean a long start.
+    """
+    found = dict(before)
+    start = 0
+    while True:
+        lines, end = _lines(path, start, bytes_at_once)
+        if end == start:
+            return found
+        for line in lines:
+            if line.startswith(OPENED):
+                found[_id_in(line)] = line
+            else:
+                found.pop(_id_in(line), None)
+        start = end
+
+
+def settled(line: bytes) -> bytes | None:
+    """Return the line that closes what this line opened; None where it cannot be read."""
+    return CLOSED + line[1:] + b"\n" if _usage(line) is not None else None
+
+
+def _lines(path: Path, start: int, bytes_max: int) -> tuple[list[bytes], int]:
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read(max(bytes_max, LINE_BYTES_MAX))
+    whole = data[: data.rfind(b"\n") + 1]
+    return [line.strip(b"\0") for line in whole.split(b"\n")], start + len(whole)
+
+
+def _id_in(line: bytes) -> bytes:
+    """The first member is the request's id."""
+    return line[1:].partition(b",")[0]
+
+
+def _usage(line: bytes) -> Usage | None:
+    try:
+        return load(Usage, line[1:])
+    except InvalidDocumentError:
+        return None
 
 
 def reason(error: OSError) -> str:
