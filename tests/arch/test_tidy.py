@@ -41,6 +41,8 @@ BASE_ALLOWED = {"engines/base.py"}
 STARTING_POINTS = (
     "cli/__main__.py",
     "runner/__main__.py",
+    "apps/llama_server.py",
+    "config/reference.py",
     "store/migrations/**/*.py",
     "testing/**/*.py",
 )
