@@ -316,7 +316,7 @@ async def test_without_the_key_nothing_is_told(api: Api) -> None:
     async with httpx.AsyncClient(base_url=api.url) as plain:
         assert (await plain.get("/healthz")).json()["status"] == "ok"
         assert "llmgw_control_leads 1.0" in (await plain.get("/metrics")).text
-        assert (await plain.get("/api/v1/nothing")).status_code == 401
+        assert (await plain.get("/admin/v1/nothing")).status_code == 401
 
 
 async def test_a_key_that_cannot_be_sent_is_not_repeated() -> None:
@@ -330,16 +330,16 @@ async def test_odd_requests_get_errors_in_the_same_form(api: Api) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(base_url=api.url, headers=headers) as plain:
         for method, path, body, status in (
-            ("GET", "/api/v1/nothing", b"", 404),
-            ("PATCH", "/api/v1/catalog", b"", 405),
-            ("PUT", "/api/v1/catalog", b"{", 400),
-            ("PUT", "/api/v1/catalog", b"\xff", 400),
-            ("PUT", "/api/v1/catalog?base=x", b"{}", 400),
-            ("PUT", "/api/v1/catalog", b" " * (1024 * 1024 + 1), 413),
-            ("POST", "/api/v1/keys", b'{"nmae": "x"}', 400),
-            ("GET", "/api/v1/events?limit=0", b"", 400),
-            ("GET", "/api/v1/events?wait=nan", b"", 400),
-            ("GET", "/api/v1/logs/x?lines=-1", b"", 400),
+            ("GET", "/admin/v1/nothing", b"", 404),
+            ("PATCH", "/admin/v1/catalog", b"", 405),
+            ("PUT", "/admin/v1/catalog", b"{", 400),
+            ("PUT", "/admin/v1/catalog", b"\xff", 400),
+            ("PUT", "/admin/v1/catalog?base=x", b"{}", 400),
+            ("PUT", "/admin/v1/catalog", b" " * (1024 * 1024 + 1), 413),
+            ("POST", "/admin/v1/keys", b'{"nmae": "x"}', 400),
+            ("GET", "/admin/v1/events?limit=0", b"", 400),
+            ("GET", "/admin/v1/events?wait=nan", b"", 400),
+            ("GET", "/admin/v1/logs/x?lines=-1", b"", 400),
         ):
             answer = await plain.request(method, path, content=body)
             assert answer.status_code == status, (path, answer.text)

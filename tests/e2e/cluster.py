@@ -283,7 +283,7 @@ class Cluster:
     def node_is_heard(self) -> bool:
         """Whether the node's agent is connected and has reported."""
         nodes = _listed(self.admin("GET", "/admin/v1/nodes").json())
-        return [bool(node["heard"]) for node in nodes] == [True]
+        return [node["state"] for node in nodes] == ["heard"]
 
     def wait_for_admin(self) -> None:
         """Wait until the control plane answers operators."""

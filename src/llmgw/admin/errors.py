@@ -52,6 +52,12 @@ class NotLeadingError(DependencyError):
     code = "not_leading"
 
 
+class StartingError(DependencyError):
+    """The control plane has just started, or cannot read its store."""
+
+    code = "starting"
+
+
 class InvalidCatalogError(InvalidRequestError):
     """A catalog, or another body, that cannot be taken; `problems` says all that is wrong."""
 
@@ -71,6 +77,7 @@ _PLAIN: Final[tuple[type[LlmgwError], ...]] = (
     NodeUnreachableError,
     StorageError,
     NotLeadingError,
+    StartingError,
     InvalidRequestError,
 )
 _BUSY: Final[tuple[type[BusyError], ...]] = (NoCapacityError, QuotaExhaustedError)

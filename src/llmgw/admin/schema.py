@@ -10,7 +10,7 @@ from typing import Final
 
 from llmgw.core.fleet.catalog import Problem
 
-BASE: Final = "/api/v1"
+BASE: Final = "/admin/v1"
 """Under which everything is that needs the admin key."""
 EVENTS_MAX: Final = 1_000
 """In one answer."""

@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from llmgw.admin.errors import StartingError
 from llmgw.admin.schema import (
     BASE,
     EVENTS_MAX,
@@ -40,7 +41,6 @@ from llmgw.control.reconciler import Seen
 from llmgw.control.sources import find_log
 from llmgw.core import document
 from llmgw.core.errors import (
-    DependencyError,
     InvalidRequestError,
     LlmgwError,
     NoCapacityError,
@@ -67,6 +67,8 @@ LOOK_S: Final = 1.0
 FOLLOWERS_MAX: Final = 64
 """Logs and events that are followed at once."""
 RETRY_S: Final = 2.0
+FIRST_TURN_S: Final = 5.0
+"""Whoever asks right after the start waits so long for the first look at the fleet."""
 FOR_EVER_S: Final = 1e12
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -159,7 +161,7 @@ class AdminApi:
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                if request.path.startswith("/api/"):
+                if request.path.startswith(f"{BASE}/"):
                     self._door.check(request.headers.get("Authorization", ""))
                 return await handler(request)
             except LlmgwError as error:
@@ -169,12 +171,13 @@ class AdminApi:
 
         return guarded
 
-    def _seen(self) -> Seen:
-        seen = self._plane.reconciler.seen
-        if seen is None:
-            why = self._plane.reconciler.trouble or "it has just started"
-            raise DependencyError(f"this control plane has no view of the fleet yet: {why}")
-        return seen
+    async def _seen(self) -> Seen:
+        reconciler = self._plane.reconciler
+        await set_within(reconciler.turned_once, FIRST_TURN_S)
+        if reconciler.seen is None:
+            why = reconciler.trouble or "it has just started; ask again in a moment"
+            raise StartingError(f"this control plane has no view of the fleet yet: {why}")
+        return reconciler.seen
 
     # -- open to all who reach the port
 
@@ -238,13 +241,13 @@ class AdminApi:
         return web.Response(text=document.dump(catalog), content_type="application/json")
 
     async def _models(self, _: web.Request) -> web.Response:
-        return answer(views.models(self._seen()))
+        return answer(views.models(await self._seen()))
 
     async def _replicas(self, _: web.Request) -> web.Response:
-        return answer(views.replicas(self._seen()))
+        return answer(views.replicas(await self._seen()))
 
     async def _nodes(self, _: web.Request) -> web.Response:
-        return answer(views.nodes(self._seen()))
+        return answer(views.nodes(await self._seen()))
 
     async def _events(self, request: web.Request) -> web.Response:
         after = number(request, "after", int)
@@ -294,7 +297,7 @@ class AdminApi:
         lines = LINES if lines is None else lines
         if not 0 <= lines <= LINES_MAX:
             raise InvalidRequestError(f"lines: is {lines}; write 0 to {LINES_MAX}")
-        node, key = find_log(self._seen(), request.match_info["name"])
+        node, key = find_log(await self._seen(), request.match_info["name"])
         follow = flag(request, "follow")
         answers = self._plane.links.logs(node, str(key), lines, follow=follow)
         with self._following(follow):
