@@ -4,6 +4,7 @@ Otherwise the next start would find replicas that ended without having been aske
 plane: failures, each with a longer wait than the one before.
 """
 
+import asyncio
 import secrets
 from typing import Final
 
@@ -19,7 +20,7 @@ LEAD_S_MAX: Final = 10.0
 async def forget_placements(settings: UpSettings, clock: Clock) -> str:
     """Forget all placements; return why that could not be done, or nothing."""
     file = settings.serve_dir / STORE_FILE
-    if not file.exists():
+    if not await asyncio.to_thread(file.exists):
         return ""
     try:
         async with (

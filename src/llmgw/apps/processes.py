@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from llmgw.runtime.clock import Clock
+from llmgw.runtime.threads import ThreadPool
 
 LOOK_S: Final = 0.1
 KILL_S_MAX: Final = 10.0
@@ -68,17 +69,25 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
     return True
 
 
-async def end(process: ProcessId, grace_s: float, hurry: asyncio.Event, clock: Clock) -> bool:
+async def end(
+    process: ProcessId, grace_s: float, hurry: asyncio.Event, pool: ThreadPool, clock: Clock
+) -> bool:
     """End a process, by force after `grace_s` or where `hurry` is set; False if it stays."""
-    if send(process, signal.SIGTERM):
-        deadline_s = clock.monotonic_s() + grace_s
-        while is_alive(process) and clock.monotonic_s() < deadline_s and not hurry.is_set():
-            await clock.sleep(LOOK_S)
-    if send(process, signal.SIGKILL):
-        deadline_s = clock.monotonic_s() + KILL_S_MAX
-        while is_alive(process) and clock.monotonic_s() < deadline_s:
-            await clock.sleep(LOOK_S)
-    return not is_alive(process)
+    if await pool.run(send, process, signal.SIGTERM):
+        await _until_gone(process, grace_s, hurry, pool, clock)
+    if await pool.run(send, process, signal.SIGKILL):
+        await _until_gone(process, KILL_S_MAX, asyncio.Event(), pool, clock)
+    return not await pool.run(is_alive, process)
+
+
+async def _until_gone(
+    process: ProcessId, seconds: float, hurry: asyncio.Event, pool: ThreadPool, clock: Clock
+) -> None:
+    deadline_s = clock.monotonic_s() + seconds
+    while clock.monotonic_s() < deadline_s and not hurry.is_set():
+        if not await pool.run(is_alive, process):
+            return
+        await clock.sleep(LOOK_S)
 
 
 class Child:

@@ -143,17 +143,17 @@ class Up:
         state = self._settings.state_dir
         async with held(state, self._pool):
             earlier = await self._pool.run(_recorded, state)
-            await end_daemons(earlier, hurry, self._say, self._clock)
+            await end_daemons(earlier, hurry, self._say, self._pool, self._clock)
             await self._pool.run(self._write_settings)
             try:
                 await self._keep_running(stop)
             except DaemonFailedError:
-                await end_daemons(self._alive(), hurry, self._say, self._clock)
+                await end_daemons(self._alive(), hurry, self._say, self._pool, self._clock)
                 raise
             finally:
                 self._let_go()
             # Not from the record: somebody may have removed it.
-            await end_daemons(self._alive(), hurry, self._say, self._clock)
+            await end_daemons(self._alive(), hurry, self._say, self._pool, self._clock)
             await end_all(self._settings, hurry, self._say, self._pool, self._clock)
 
     def _alive(self) -> dict[str, ProcessId]:
@@ -306,7 +306,11 @@ def _recorded(state: Path) -> Mapping[str, ProcessId]:
 
 
 async def end_daemons(
-    daemons: Mapping[str, ProcessId], hurry: asyncio.Event, say: Say, clock: Clock
+    daemons: Mapping[str, ProcessId],
+    hurry: asyncio.Event,
+    say: Say,
+    pool: ThreadPool,
+    clock: Clock,
 ) -> None:
     """End daemons; engines go on.
 
@@ -314,10 +318,10 @@ async def end_daemons(
     """
     for name, grace_s in ((SERVE, SERVE_GRACE_S), (AGENT, AGENT_GRACE_S)):
         process = daemons.get(name)
-        if process is None or not is_alive(process):
+        if process is None or not await pool.run(is_alive, process):
             continue
         say(f"stopping llmgw {name} (pid {process.pid})")
-        if not await end(process, grace_s, hurry, clock):
+        if not await end(process, grace_s, hurry, pool, clock):
             raise LeftError(f"llmgw {name} (pid {process.pid}) does not end, not even by SIGKILL")
 
 
@@ -326,7 +330,7 @@ async def end_all(
 ) -> None:
     """End daemons and engines, see that nothing is left, and forget them; raise LeftError."""
     recorded = await pool.run(_recorded, settings.state_dir)
-    await end_daemons(recorded, hurry, say, clock)
+    await end_daemons(recorded, hurry, say, pool, clock)
     left = await clear(settings.agent_dir, hurry, say, pool, clock)
     if left:
         named = "\n".join(f"  {one.run}: {one.why}" for one in left)
@@ -336,7 +340,7 @@ async def end_all(
 
     if why := await forget_placements(settings, clock):
         say(f"replicas will start as if they had failed: {why}")
-    (settings.state_dir / RECORD_FILE).unlink(missing_ok=True)
+    await pool.run((settings.state_dir / RECORD_FILE).unlink, missing_ok=True)
 
 
 async def down(
@@ -344,23 +348,26 @@ async def down(
 ) -> bool:
     """Stop what an `up` on this state directory runs, dead or alive; False if nothing did."""
     state = settings.state_dir
-    if not state.exists():
+    if not await pool.run(state.exists):
         return False
     record = await pool.run(read_record, state)
-    if record is not None and is_alive(record.supervisor):
+    if record is not None and await pool.run(is_alive, record.supervisor):
         say(f"stopping llmgw up (pid {record.supervisor.pid})")
-        await _until_it_ends(record.supervisor, hurry, clock)
+        await _ask_to_end(record.supervisor, hurry, pool, clock)
     async with held(state, pool):
         left = await pool.run(read_record, state)
         await end_all(settings, hurry, say, pool, clock)
     return record is not None or left is not None
 
 
-async def _until_it_ends(supervisor: ProcessId, hurry: asyncio.Event, clock: Clock) -> None:
-    send(supervisor, signal.SIGTERM)
+async def _ask_to_end(
+    supervisor: ProcessId, hurry: asyncio.Event, pool: ThreadPool, clock: Clock
+) -> None:
+    """Have it stop everything, and wait; a second signal makes it quick."""
+    await pool.run(send, supervisor, signal.SIGTERM)
     deadline_s = clock.monotonic_s() + DOWN_S_MAX
     hurried = False
-    while is_alive(supervisor) and clock.monotonic_s() < deadline_s:
+    while clock.monotonic_s() < deadline_s and await pool.run(is_alive, supervisor):
         if hurry.is_set() and not hurried:
-            hurried = send(supervisor, signal.SIGTERM)
+            hurried = await pool.run(send, supervisor, signal.SIGTERM)
         await clock.sleep(LOOK_S)

@@ -160,11 +160,12 @@ async def _up(
     machine: Machine, content: CatalogFile | None, then: Then, stop: asyncio.Event
 ) -> None:
     failures: list[LlmgwError] = []
+    ours = Supervisor(await asyncio.to_thread(identify_self))
 
     async def front() -> None:
         # Its failure must not cancel the supervisor, which has to stop what it started.
         try:
-            await _front(machine, content, then, Supervisor(identify_self()), stop)
+            await _front(machine, content, then, ours, stop)
         except LlmgwError as error:
             failures.append(error)
         finally:
@@ -235,27 +236,18 @@ async def _front(
 @asynccontextmanager
 async def _answering(machine: Machine, supervisor: Supervisor) -> AsyncIterator[AdminClient]:
     """Wait until our own control plane answers, not another one on the same port."""
-    clock = SystemClock()
+    clock, state = SystemClock(), machine.settings.state_dir
     deadline_s = clock.monotonic_s() + ANSWER_S_MAX
-    while not is_started(machine.settings.state_dir, supervisor.id):
+    while not await asyncio.to_thread(is_started, state, supervisor.id):
         supervisor.check()
         if clock.monotonic_s() > deadline_s:
             raise DeadlinePassedError(
                 f"the control plane has not started after {ANSWER_S_MAX:g} s; see the logs in"
-                f" {machine.settings.state_dir}"
+                f" {state}"
             )
         await clock.sleep(LOOK_S)
-    key = read_key(machine.admin_key_file)
+    key = await asyncio.to_thread(read_key, machine.admin_key_file)
     async with connect(machine.admin_url, key) as client:
-        while True:
-            supervisor.check()
-            try:
-                await client.status()
-                break
-            except AdminUnreachableError:
-                if clock.monotonic_s() > deadline_s:
-                    raise
-            await clock.sleep(LOOK_S)
         yield client
 
 

@@ -31,17 +31,18 @@ def ask(target: Target, work: Callable[[AdminClient], Awaitable[T]]) -> T:
     around = surroundings()
     settings = load(CtlSettings, file=target.config, overrides=target.overrides, around=around)
     file = _key_file(settings, around)
-    return asyncio.run(_ask(settings, file, work))
+    key = read_key(file)
+    try:
+        return asyncio.run(_ask(settings, key, work))
+    except NotAuthenticatedError as error:
+        raise NotAuthenticatedError(
+            f"the control plane at {settings.url} does not take the key in {file}: {error}"
+        ) from error
 
 
-async def _ask(settings: CtlSettings, file: Path, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-    async with connect(settings.url, read_key(file), settings.timeout_s) as client:
-        try:
-            return await work(client)
-        except NotAuthenticatedError as error:
-            raise NotAuthenticatedError(
-                f"the control plane at {settings.url} does not take the key in {file}: {error}"
-            ) from error
+async def _ask(settings: CtlSettings, key: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+    async with connect(settings.url, key, settings.timeout_s) as client:
+        return await work(client)
 
 
 def _key_file(settings: CtlSettings, around: Surroundings) -> Path:
