@@ -1,6 +1,7 @@
 """The admin API over real HTTP, by its own client; and by hand where the client is too polite."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -293,6 +294,16 @@ def record(request: str, **fields: object) -> Usage:
     )
 
 
+async def test_a_node_that_another_store_s_leader_claims_is_shown(api: Api, nodes: Nodes) -> None:
+    agent = FakeAgent(api.plane.endpoint)
+    agent.store = "another"
+    nodes.start(api.plane.endpoint, agent=agent)
+    await api.plane.until(lambda: len(agent.assignments) > 0)
+    (warning,) = (await api.client.status()).warnings
+    assert "n1" in warning
+    assert "another" in warning
+
+
 async def test_usage_is_summed_up(api: Api) -> None:
     ledger = api.plane.plane.store.usage
     assert ledger is not None
@@ -399,6 +410,21 @@ def test_the_admin_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     file.write_text("short\n")
     with pytest.raises(LlmgwError, match="fewer than"):
         admin_key(file, entropy)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "admin-api.md"
+
+
+async def test_every_request_is_documented_and_every_documented_one_is_there(api: Api) -> None:
+    options = AdminOptions("127.0.0.1", 0, "test", "a test's store")
+    edits = Edits(api.plane.plane, entropy)
+    app = AdminApi(api.plane.plane, edits, Door(KEY), options)._app()
+    there = {
+        f"{route.method} {route.resource.canonical}"
+        for route in app.router.routes()
+        if route.resource is not None and route.method != "HEAD"
+    }
+    assert there == set(re.findall(r"^\| `([A-Z]+ /\S+)`", PAGE.read_text(), re.MULTILINE))
 
 
 def test_every_error_has_a_status_and_comes_back_as_what_it_was() -> None:

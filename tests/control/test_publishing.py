@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from llmgw.control.reconciler import GATEWAY_FORGOTTEN_S
 from llmgw.control.routes import build_routes, next_snapshot, why_nobody
 from llmgw.core.errors import StorageError
 from llmgw.core.fleet.catalog import Catalog, Model
 from llmgw.core.fleet.decision import Decision, ReplicaStatus, RouteTo, Shortfall
 from llmgw.core.fleet.keys import engine_key
 from llmgw.core.fleet.replica import ReplicaPhase
+from llmgw.core.fleet.view import GatewayView
 from llmgw.core.ids import ReplicaId
 from llmgw.core.traffic.snapshot import ApiKey, Change, Route, Snapshot, changed
 from llmgw.core.traffic.usage import Ending, Usage
@@ -253,6 +255,28 @@ async def test_a_gateway_that_never_reads_holds_up_nobody(tmp_path: Path, nodes:
             await plane.apply(catalog(profile()))
             async with gateway_on(plane) as gateway:
                 await plane.until(lambda: len(gateway.targets) == 1)
+
+
+async def test_a_gateway_that_was_away_for_long_is_forgotten(tmp_path: Path) -> None:
+    async with on_sqlite(tmp_path) as plane:
+        async with gateway_on(plane, "old") as gateway:
+            await plane.until(lambda: gateway.wholes == 1)
+        async with gateway_on(plane, "young") as gateway:
+            await plane.until(lambda: gateway.wholes == 1)
+            gateways = plane.plane.store.gateways
+            assert {g.gateway for g in await gateways.all()} == {"old", "young"}
+            seen = plane.plane.reconciler.seen
+            assert seen is not None
+            long_ago = replace(
+                seen.view,
+                gateways=(
+                    GatewayView("old", silent_s=GATEWAY_FORGOTTEN_S + 1.0),
+                    GatewayView("young", silent_s=GATEWAY_FORGOTTEN_S - 1.0),
+                ),
+            )
+            await plane.plane.reconciler._forget_gateways(long_ago)
+            assert {g.gateway for g in await gateways.all()} == {"young"}
+            assert any("is forgotten" in what for what in await plane.events())
 
 
 async def test_a_gateway_that_left_is_not_told_any_more(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ async def build_control(
     usage = UsageWriter(store.usage, clock)
     publisher = Publisher(store.gateways, usage, tell, clock)
     reader = WantedReader(store, registry, clock)
-    parts = Parts(leader, links, publisher, reader, wake, secret, options.rules)
+    parts = Parts(leader, links, publisher, reader, registry, wake, secret, options.rules)
     reconciler = Reconciler(store, fleet, parts, plan or Plans(), clock, entropy)
     return ControlPlane(
         store,

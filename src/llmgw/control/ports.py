@@ -123,6 +123,10 @@ class NodesPort(Protocol):
 class GatewaysPort(Protocol):
     """See store.gateways.Gateways."""
 
+    async def remove(self, gateway: str) -> None:
+        """Let one belong no more."""
+        ...
+
     async def seen(self, gateway: str, at_wall_s: float) -> None:
         """Note a gateway."""
         ...

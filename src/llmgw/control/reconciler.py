@@ -17,6 +17,7 @@ from llmgw.control.links import AgentLinks
 from llmgw.control.messages import Assigned, LeadTaken, Message
 from llmgw.control.ports import Entropy, LeadPort, StorePort
 from llmgw.control.publisher import Publisher
+from llmgw.control.registry import Registry
 from llmgw.control.wanted import Wanted, WantedReader
 from llmgw.core.errors import LlmgwError, StorageError
 from llmgw.core.fleet.assignment import Assignment
@@ -38,6 +39,8 @@ GATHER_S: Final = 0.02
 """Messages that come at once, as after a restart, are decided on at once."""
 FRESH_IDS: Final = 64
 """New replicas that one decision may make."""
+GATEWAY_FORGOTTEN_S: Final = 3_600.0
+"""A gateway that was away for so long is not waited for any more; it may come back as it is."""
 TOLD_MAX: Final = 4_096
 """Subjects of which the last event is remembered, so that it is not stored again each turn."""
 
@@ -114,6 +117,7 @@ class Reconciler:
         self._links = parts.links
         self._publisher = parts.publisher
         self._reader = parts.reader
+        self._registry = parts.registry
         self._rules = parts.rules
         self._secret = parts.secret
         self._wake = parts.wake
@@ -171,9 +175,10 @@ class Reconciler:
         links = self._fleet.heard_links()
         view = self._view(wanted)
         decision = decide(view, self._clock.wall_s(), self._plan)
+        seen = Seen(view, decision, wanted, lead.term if lead is not None else 0)
         if lead is not None:
-            await self._apply(lead, wanted, decision, links)
-        self.seen = Seen(view, decision, wanted, lead.term if lead is not None else 0)
+            await self._apply(lead, seen, links)
+        self.seen = seen
         self.turned_once.set()
         self._set_alarm(decision.wake_s)
 
@@ -221,9 +226,8 @@ class Reconciler:
 
     # -- applying
 
-    async def _apply(
-        self, lead: LeadPort, wanted: Wanted, decision: Decision, links: Mapping[NodeId, LinkId]
-    ) -> None:
+    async def _apply(self, lead: LeadPort, seen: Seen, links: Mapping[NodeId, LinkId]) -> None:
+        view, decision, wanted = seen.view, seen.decision, seen.wanted
         await self._save(lead, decision)
         if self._leader.lead is not lead:
             return
@@ -232,6 +236,15 @@ class Reconciler:
         if not decision.hold:
             self._assign(lead.term, decision, links)
         self._publisher.publish(lead.term, wanted.catalog, decision, wanted.keys, self._secret)
+        await self._forget_gateways(view)
+
+    async def _forget_gateways(self, view: View) -> None:
+        gone = [g.gateway for g in view.gateways if g.silent_s > GATEWAY_FORGOTTEN_S]
+        if gone:
+            await self._registry.forget_gateways(gone)
+            what = f"was not heard for {GATEWAY_FORGOTTEN_S:.0f} s and is forgotten"
+            told = [Happened(f"gateway {gateway}", what) for gateway in gone]
+            await self._store_events(self._own_events(told))
 
     async def _save(self, lead: LeadPort, decision: Decision) -> None:
         happened, news = self._told.fresh(decision), self._fleet.news()
@@ -310,6 +323,7 @@ class Parts:
     links: AgentLinks
     publisher: Publisher
     reader: WantedReader
+    registry: Registry
     wake: asyncio.Event
     secret: bytes | None
     rules: Rules = field(default_factory=Rules)

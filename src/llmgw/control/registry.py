@@ -5,12 +5,13 @@ the last word. Reads and writes of the list take turns, so that no older list hi
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from llmgw.control.messages import GatewaysBelong, NodesBelong
 from llmgw.control.ports import StorePort, Tell
-from llmgw.core.errors import StorageError
+from llmgw.core.errors import NotFoundError, StorageError
 from llmgw.core.ids import NodeId
 from llmgw.runtime.clock import Clock
 from llmgw.store.nodes import Node, Refused, admit
@@ -89,6 +90,15 @@ class Registry:
             gone = self._nodes.pop(node, None)
             self._tell_nodes()
             return gone
+
+    async def forget_gateways(self, gateways: Iterable[str]) -> None:
+        """Let gateways belong no more that were away for too long: drains wait for those there."""
+        async with self._turn:
+            for gateway in gateways:
+                with contextlib.suppress(NotFoundError):
+                    await self._store.gateways.remove(gateway)
+            left = await self._store.gateways.all()
+            self._tell(GatewaysBelong(frozenset(one.gateway for one in left)))
 
     def _tell_nodes(self) -> None:
         self._tell(NodesBelong({id_: node.name for id_, node in self._nodes.items()}))
