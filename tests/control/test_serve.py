@@ -16,6 +16,7 @@ from llmgw.config.loader import Surroundings
 from llmgw.config.settings import ServeSettings
 from llmgw.runtime.tasks import OwnedTasks
 from llmgw.testing.fleet import catalog, profile
+from llmgw.testing.waiting import eventually, eventually_true
 from tests.control.planes import Nodes
 
 AROUND = Surroundings({}, root=False, host="here")
@@ -46,12 +47,15 @@ def settings_in(folder: Path, store: str = "", file: Path | None = None) -> Serv
 
 async def status_once(client: AdminClient, condition: Callable[[Status], bool]) -> Status:
     """Return the first status for which the condition holds."""
-    async with asyncio.timeout(START_S_MAX):
-        while True:
-            with suppress(AdminUnreachableError):
-                if condition(status := await client.status()):
-                    return status
-            await asyncio.sleep(0.05)
+    found: list[Status] = []
+
+    async def holds() -> bool:
+        with suppress(AdminUnreachableError):
+            found.append(await client.status())
+        return bool(found) and condition(found[-1])
+
+    await eventually_true(holds, within_s=START_S_MAX, saying=lambda: f"the last was {found[-1:]}")
+    return found[-1]
 
 
 def is_up(status: Status) -> bool:
@@ -63,9 +67,10 @@ async def serving(settings: ServeSettings) -> AsyncIterator[AdminClient]:
     stop = asyncio.Event()
     async with OwnedTasks("serve", tasks_max=1) as tasks:
         run = tasks.start(run_serve(settings, AROUND, stop), "serve")
-        while not settings.admin_key_file.exists():
-            assert not run.done(), run
-            await asyncio.sleep(0.02)
+        await eventually(
+            lambda: settings.admin_key_file.exists() or run.done(), within_s=START_S_MAX
+        )
+        assert not run.done(), run
         key = settings.admin_key_file.read_text()
         async with connect(f"http://127.0.0.1:{settings.admin_port}", key) as client:
             yield client
