@@ -265,6 +265,18 @@ def test_apply_waits_until_it_is_so_and_shows_how_far_it_is(
     ]
 
 
+def test_what_was_asked_for_is_judged_by_the_turn_that_knew_it(
+    admin: FakeAdmin, ctl: Ctl, tmp_path: Path
+) -> None:
+    admin.on("PUT", "/catalog", Edit(True, 4, ()))
+    admin.on("GET", "/status", status(3), status(4))
+    admin.on("GET", "/models", (), (model(1),))
+    admin.on("GET", "/replicas", (), (replica(),))
+    assert ctl("apply", good(tmp_path), "--wait").code == Exit.DONE
+    first = [asked.path.removeprefix(BASE) for asked in admin.asked[1:4]]
+    assert first == ["/status", "/models", "/replicas"]
+
+
 def test_a_deadline_that_passes_has_an_exit_code_and_says_what_is_missing(
     admin: FakeAdmin, ctl: Ctl, tmp_path: Path
 ) -> None:

@@ -61,9 +61,9 @@ class Picture:
 
 
 async def look(client: AdminClient) -> Picture:
-    """Ask for a picture."""
-    models, replicas = await client.models(), await client.replicas()
-    return Picture(await client.status(), models, replicas)
+    """Ask for a picture; first for the revision, so that the rest is of that one or a later."""
+    status = await client.status()
+    return Picture(status, await client.models(), await client.replicas())
 
 
 async def watch(
