@@ -3,12 +3,14 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from llmgw.cli.__main__ import run
+from llmgw.cli.app import build_app
 from llmgw.cli.exits import DeadlinePassedError, Exit, exit_of, sentences
 from llmgw.config.written import InvalidInputError
 from llmgw.core.document import load
@@ -17,6 +19,7 @@ from llmgw.core.fleet.catalog import Problem
 from llmgw.core.fleet.hardware import Inventory
 from llmgw.runtime.files import LockHeldError
 from llmgw.testing.waiting import until
+from tests.arch.tree import ROOT
 from tests.cli.conftest import Done
 from tests.e2e.cluster import ENVIRONMENT, free_ports
 
@@ -172,3 +175,22 @@ def test_a_second_agent_on_a_state_directory_says_so_and_how(tmp_path: Path) -> 
         first.send_signal(signal.SIGINT)
         _, said = first.communicate(timeout=30)
         assert first.returncode == Exit.DONE, said
+
+
+def commands(group: typer.Typer) -> Iterator[str]:
+    """Yield every command that is shown, with the words that lead to it."""
+    for info in group.registered_commands:
+        if not info.hidden:
+            assert info.callback is not None
+            yield info.name or info.callback.__name__
+    for below in group.registered_groups:
+        assert below.typer_instance is not None
+        yield str(below.name)
+        yield from (f"{below.name} {words}" for words in commands(below.typer_instance))
+
+
+def test_every_command_and_exit_code_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert not [words for words in commands(build_app()) if f"`llmgw {words}" not in page]
+    for code in Exit:
+        assert f"| {code.value} | {code.name.lower()} |" in page
