@@ -107,7 +107,7 @@ async def test_where_neither_can_be_read_nothing_is_killed_and_its_gpus_are_quar
         assert list(unusable) == ["GPU-1"]
         assert str(spec.key) in unusable["GPU-1"]
         await node.control.assign(node.spec(port, incarnation=2, gpus=("GPU-2",)))
-        await node.control.until(lambda r: bool(r.refused))
+        await node.control.until(lambda r: bool(r.waiting))
         # An operator restores the files: it is taken up again as it is.
         spec_file.write_text(whole[0])
         identity.write_text(whole[1])
@@ -232,7 +232,7 @@ async def test_an_identity_that_is_gone_leaves_the_engine_alone_and_blocks_its_s
 
         await node.control.until(doubted)
         await node.control.assign(node.spec(port + 1, incarnation=2))
-        await node.control.until(lambda r: bool(r.refused))
+        await node.control.until(lambda r: bool(r.waiting))
         assert is_alive(pid)
     node.identity(key).write_text(kept)
 

@@ -145,7 +145,7 @@ async def test_a_gpu_whose_memory_is_not_back_is_waited_for_whatever_was_placed(
         driver.use("GPU-0", 9_000, {})
         await node.control.assign(later)
         await node.phase(spec.key, Phase.STOPPED)
-        report = await node.control.until(lambda r: "GPU" in r.refused.get(str(later.key), ""))
+        report = await node.control.until(lambda r: "GPU" in r.waiting.get(str(later.key), ""))
         assert [shard.key for shard in report.shards] == [spec.key]
         driver.use("GPU-0", 0, {})
         await node.ready(later.key)
@@ -166,7 +166,7 @@ async def test_two_whole_shards_never_have_one_gpu_and_halves_may(
         await node.ready(specs[0].key)
         await node.ready(specs[1].key)
         await node.control.until(
-            lambda r: "give GPU-0 back" in r.refused.get(str(specs[2].key), "")
+            lambda r: "give GPU-0 back" in r.waiting.get(str(specs[2].key), "")
         )
         await node.control.assign(*specs[1:])
         await node.ready(specs[2].key)

@@ -116,7 +116,7 @@ async def _built(
     pruning = Pruning(options.ended_per_replica, options.ended_bytes_max)
     supervisor = Supervisor(tools, grants, pruning)
     inventory = InventoryKeeper(options, who, grants, supervisor, tools)
-    obedience = Obedience(terms, supervisor.assign, options.store_switch_s, events, pool, clock)
+    obedience = Obedience(terms, supervisor, options.store_switch_s, events, pool, clock)
     reporter = Reporter(inventory, supervisor, obedience, events)
     links = Links(reporter, obedience, Logs(runs, pool, clock), pulse, clock, options.report_s)
     services: list[Service] = [supervisor, inventory, obedience]

@@ -81,7 +81,7 @@ class Links:
         questions: dict[int, asyncio.Task[None]] = {}
         try:
             async with OwnedTasks(f"link {link.id}", tasks_max=QUESTIONS_MAX + 1) as tasks:
-                _ = tasks.start(self._report(link), f"reports on link {link.id}")
+                _ = tasks.start(self._report(link, claim), f"reports on link {link.id}")
                 while True:
                     message = await link.receive()
                     if isinstance(message, Assignment):
@@ -117,13 +117,13 @@ class Links:
                 if (asked := questions.pop(message.id, None)) is not None:
                     asked.cancel()
 
-    async def _report(self, link: Link) -> None:
+    async def _report(self, link: Link, claim: Claim) -> None:
         beats = self._pulse.listen()
         try:
             while True:
                 beats.clear()
                 try:
-                    await link.send(self._reporter.report())
+                    await link.send(self._reporter.report(claim))
                 except UnsendableError as error:
                     logger.warning("the report cannot be sent: %s", error)
                 await self._clock.sleep(REPORT_GAP_S)

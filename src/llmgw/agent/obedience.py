@@ -5,9 +5,8 @@ is said, and tried again. So a leader that was replaced cannot move this node an
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from llmgw.agent.identity import Obeyed, Terms
 from llmgw.agent.pulse import Events
@@ -33,6 +32,18 @@ class Claim:
     warning: str = ""
 
 
+class Doer(Protocol):
+    """Does what is assigned."""
+
+    def assign(self, claim: Claim, assignment: Assignment) -> None:
+        """Do this while the claim's link lives."""
+        ...
+
+    def release(self, claim: Claim) -> None:
+        """Its link has ended."""
+        ...
+
+
 class Obedience:
     """Decides about assignments; the one writer of the term."""
 
@@ -41,14 +52,14 @@ class Obedience:
     def __init__(
         self,
         terms: Terms,
-        take: Callable[[Assignment], None],
+        doer: Doer,
         store_switch_s: float,
         events: Events,
         pool: ThreadPool,
         clock: Clock,
     ) -> None:
         self._terms = terms
-        self._take = take
+        self._doer = doer
         self._store_switch_s = store_switch_s
         self._events = events
         self._pool = pool
@@ -82,8 +93,9 @@ class Obedience:
         return claim
 
     def closed(self, claim: Claim) -> None:
-        """Its link has ended: whatever it still says is ignored."""
+        """Its link has ended: what it still says is ignored, and its assignment ends with it."""
         self._claims.discard(claim)
+        self._doer.release(claim)
         if claim.store == self.obeyed.store:
             self._known_heard_s = self._clock.monotonic_s()
 
@@ -114,7 +126,7 @@ class Obedience:
             said.warning = why
             if not why:
                 said.taken = True
-                self._take(offered)
+                self._doer.assign(said, offered)
 
     def _why_not(self, said: Claim, offered: Assignment) -> str:
         known = self.obeyed

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from llmgw.agent.inventory import InventoryKeeper
-from llmgw.agent.obedience import Obedience
+from llmgw.agent.obedience import Claim, Obedience
 from llmgw.agent.pulse import Events
 from llmgw.agent.supervisor import Supervisor
 from llmgw.core.fleet.report import Report
@@ -29,15 +29,16 @@ class Reporter:
         await self._supervisor.adopted.wait()
         await self._inventory.ready.wait()
 
-    def report(self) -> Report:
-        """Return the report of this moment."""
+    def report(self, claim: Claim | None = None) -> Report:
+        """Return the report of this moment, as it is said over the link of a claim."""
         inventory = self._inventory.current()
         warnings = (*inventory.warnings, *self._obedience.warnings)
         return Report(
             inventory=replace(inventory, warnings=warnings),
             shards=self._supervisor.reports(),
             term=self._obedience.obeyed.term,
-            generation=self._supervisor.generation,
+            generation=self._supervisor.generation(claim),
             refused=self._supervisor.refused,
+            waiting=self._supervisor.waiting,
             events=self._events.recent(),
         )

@@ -9,10 +9,12 @@ of what it did before, so doing it twice is the normal case.
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from llmgw.agent import gpus
 from llmgw.agent.burial import Burial
+from llmgw.agent.obedience import Claim
 from llmgw.agent.pruning import Pruning, to_prune
 from llmgw.agent.runs import Found, shard_key
 from llmgw.agent.shard import Shard, Tools
@@ -34,6 +36,14 @@ WHOLE: Final = 1.0 + 1e-6
 """Of a GPU, with room for how fractions add up."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Assigned:
+    """What this node is to run, and the claim with whose link that ends."""
+
+    claim: Claim
+    assignment: Assignment
+
+
 class Supervisor:
     """Starts and stops shards; the one owner of the runs."""
 
@@ -45,8 +55,10 @@ class Supervisor:
         self._pruning = pruning
         self._burial = Burial(tools)
         self._shards: dict[ShardKey, Shard] = {}
-        self._assignment: Assignment | None = None
+        self._assigned: _Assigned | None = None
+        self._acted: _Assigned | None = None
         self._refused: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
         self._fault = ""
         self._pruned: tuple[set[str], frozenset[ShardKey]] | None = None
         """For which ended runs and which assigned shards it was last done."""
@@ -65,24 +77,38 @@ class Supervisor:
                 self._step, self._wake, PERIOD_S, STEP_S_MAX, self._tools.clock, self.name
             )
 
-    def assign(self, assignment: Assignment) -> None:
-        """Take what this node is to run from now on."""
-        self._assignment = assignment
+    def assign(self, claim: Claim, assignment: Assignment) -> None:
+        """Take what this node is to run while the link of that claim lives."""
+        self._assigned = _Assigned(claim, assignment)
         self._wake.set()
+
+    def release(self, claim: Claim) -> None:
+        """Let go of what a link assigned, if it was the last to: keep all, start none.
+
+        Whoever sent it may have forgotten it by the time of the next link (ADR 0002).
+        """
+        if self._assigned is not None and self._assigned.claim is claim:
+            self._assigned = self._acted = None
+            self._refused, self._waiting = {}, {}
 
     def wake(self) -> None:
         """Something that a start waited for may have happened."""
         self._wake.set()
 
-    @property
-    def generation(self) -> int:
-        """The generation that is acted on, 0 before the first assignment."""
-        return self._assignment.generation if self._assignment is not None else 0
+    def generation(self, claim: Claim | None) -> int:
+        """Return which of a link's assignments was acted on in full, 0 if none was."""
+        acted = self._acted
+        return acted.assignment.generation if acted is not None and acted.claim is claim else 0
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Assigned shards that are not started, with the reason."""
+        """Assigned shards that will never be started, with the reason."""
         return self._refused
+
+    @property
+    def waiting(self) -> Mapping[str, str]:
+        """Assigned shards that are not started yet, and what they wait for."""
+        return self._waiting
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -154,26 +180,29 @@ class Supervisor:
     async def _step(self) -> None:
         for mended in await self._burial.again():
             self._take_up(mended)
-        assignment = self._assignment
-        if assignment is None:
+        assigned = self._assigned
+        if assigned is None:
             return
+        assignment = assigned.assignment
         present = [key for key, shard in self._shards.items() if not self._is_prepared(shard)]
         ended = [key for key, shard in self._shards.items() if shard.over]
         buried = self._burial.keys()
-        before = self._refused
+        before = (self._refused, self._waiting, self._acted)
         todo = difference(assignment, [*present, *buried], [*ended, *self._burial.ended_keys()])
         for key in todo.stop:
             if (shard := self._shards.get(key)) is not None:
                 shard.end()
         self._withdraw(assignment)
-        refused = dict(todo.refused) | dict(todo.blocked)
+        waiting = dict(todo.blocked)
         for spec in todo.start:
             if why := self._in_the_way(spec):
-                refused[spec.key] = why
+                waiting[spec.key] = why
             else:
                 self._start(spec, assignment.keys.get(spec.replica))
-        self._refused = {str(key): why for key, why in refused.items()}
-        if self._refused != before:
+        self._refused = {str(key): why for key, why in todo.refused.items()}
+        self._waiting = {str(key): why for key, why in waiting.items()}
+        self._acted = assigned
+        if (self._refused, self._waiting, self._acted) != before:
             self._tools.pulse.beat()
         await self._prune(assignment)
 

@@ -75,7 +75,7 @@ def _smaller(report: Report) -> Iterator[tuple[str, Report]]:
     report = replace(report, events=())
     yield "its events", report
     bare = replace(report.inventory, labels={}, warnings=(), ports_taken=(), unknown={})
-    report = replace(report, inventory=bare, refused={}, unknown={})
+    report = replace(report, inventory=bare, refused={}, waiting={}, unknown={})
     yield "labels, warnings, taken ports, refusals and what this version does not know", report
     shards = tuple(replace(s, last_log="", why=_text(s.why, WHY_CHARS)) for s in report.shards)
     report = replace(report, shards=shards)
@@ -97,6 +97,7 @@ def _with_bounded_texts(report: Report) -> Report:
         shards=tuple(_with_bounded_shard(shard) for shard in report.shards),
         events=tuple(_with_bounded_event(event) for event in report.events[-EVENTS_MAX:]),
         refused=_texts(report.refused, REFUSED_MAX),
+        waiting=_texts(report.waiting, REFUSED_MAX),
     )
 
 

@@ -110,8 +110,7 @@ def phase_of(intent: Intent, parts: Sequence[Seen]) -> tuple[ReplicaPhase, str]:
         if not part.heard:
             return ReplicaPhase.SILENT, _silence(part)
         if part.report is None:
-            name = part.node.name if part.node else part.shard.node
-            return ReplicaPhase.PLACED, f"{name} has not taken it up yet"
+            return ReplicaPhase.PLACED, _untaken(intent, part)
     reports = [part.report for part in parts if part.report is not None]
     for behind, phase in _BEHIND:
         for report in reports:
@@ -179,6 +178,13 @@ def _silence(part: Seen) -> str:
     if part.node.report is None:
         return f"{part.node.name} has not reported to this control plane yet"
     return f"{part.node.name} has not been heard for {part.node.silent_s:.0f} s"
+
+
+def _untaken(intent: Intent, part: Seen) -> str:
+    if part.node is None or part.node.report is None:
+        return f"{part.shard.node} has not taken it up yet"
+    waits = part.node.report.waiting.get(str(intent.placement.key(part.shard)))
+    return waits or f"{part.node.name} has not taken it up yet"
 
 
 def _stopping(intent: Intent, parts: Sequence[Seen]) -> str:

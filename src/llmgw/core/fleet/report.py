@@ -56,8 +56,10 @@ class Report:
     term: int = 0
     """The highest that this node has obeyed."""
     generation: int = 0
-    """Of the assignment that it acts on; 0 before the first."""
+    """Of this link's assignment that it acts on; 0 before the first has been acted on in full."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Assigned shards that it does not start, with the reason, by shard key."""
+    """Assigned shards that it will never start, with the reason, by shard key."""
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Assigned shards that it starts as soon as what is named is over, by shard key."""
     events: tuple[Event, ...] = ()
     unknown: Mapping[str, Json] = field(default_factory=dict)
