@@ -31,9 +31,15 @@ def mounted(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def remount(folder: Path, how: str) -> None:
-    """Change how it is mounted."""
-    subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Let nothing in a folder be opened for writing any more; what is open stays so."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def fill(folder: Path) -> Path:
@@ -71,20 +77,17 @@ def test_a_read_only_agent_disk_stops_nothing_and_is_said(cluster: Cluster) -> N
     with mounted(agent, "24m"):
         cluster.up_to_ready()
         engine = cluster.one_engine()
-        remount(agent, "ro")
-        two = cluster.catalog(replicas=2)
-        cluster.apply(two)
-        until(
-            lambda: (
-                "read-only" in cluster.log("agent").lower()
-                or any("read-only" in str(r["why"]).lower() for r in cluster.replicas())
-            ),
-            within_s=20,
-            saying=cluster.state,
-        )
-        assert cluster.ask().status_code == 200
-        assert cluster.engines() == [engine]
-        remount(agent, "rw")
+        with read_only(agent):
+            cluster.apply(cluster.catalog(replicas=2))
+            until(lambda: said(cluster, "read-only"), within_s=20, saying=cluster.state)
+            assert cluster.ask().status_code == 200
+            assert cluster.engines() == [engine]
         until(lambda: len(cluster.engines()) == 2, within_s=READY_S, saying=cluster.state)
         assert engine in cluster.engines()
         cluster.close()
+
+
+def said(cluster: Cluster, word: str) -> bool:
+    """Whether an operator can read that word: in the agent's log or beside a replica."""
+    whys = [str(replica["why"]) for replica in cluster.replicas()]
+    return any(word in text.lower() for text in (cluster.log("agent"), *whys))

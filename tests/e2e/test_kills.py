@@ -181,6 +181,6 @@ def test_a_second_agent_on_the_same_state_says_so_and_exits(cluster: Cluster) ->
     cluster.agent("second")
     status = cluster.processes.pop("second").wait(30)
     assert status not in {0, -9}
-    assert "another agent" in cluster.log("second").lower()
+    assert "another llmgw agent" in cluster.log("second").lower()
     assert is_ready(cluster)
     cluster.one_engine()

@@ -58,7 +58,8 @@ def test_after_a_reboot_the_shard_has_failed_with_that_reason_and_starts_anew(
 ) -> None:
     cluster.up_to_ready()
     kill_all(cluster)
-    edit(identity_file(cluster), lambda identity: identity.update(boot_id="another-boot"))
+    for file in (identity_file(cluster), run_folder(cluster) / "record.json"):
+        edit(file, lambda written: written.update(boot_id="another-boot"))
     start(cluster)
     cluster.wait_for_answer()
     until(lambda: is_ready(cluster), within_s=READY_S, saying=cluster.state)
@@ -165,7 +166,8 @@ def test_a_truncated_state_file_is_named_and_nothing_runs_twice(
     until(lambda: name in cluster.log("agent"), within_s=20, saying=cluster.state)
     assert cluster.ask().status_code == 200
     file.write_bytes(whole)
-    if cluster.processes["agent"].poll() is not None:
+    if name == "node.json":
+        assert cluster.processes.pop("agent").wait(20) == 1
         cluster.agent()
     until(lambda: is_ready(cluster), within_s=READY_S, saying=cluster.state)
     assert cluster.one_engine() == engine

@@ -6,6 +6,7 @@ alone is enough, and with both unreadable the agent does not start rather than o
 """
 
 import fcntl
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from llmgw.core.document import Document, InvalidDocumentError, Json, dump, load
 from llmgw.core.errors import ConflictError, StorageError
 from llmgw.core.ids import ID_BYTES, NodeId, id_from
 from llmgw.runtime.files import PRIVATE_FILE_MODE
+
+logger = logging.getLogger(__name__)
 
 NODE_FILE: Final = "node.json"
 TERM_FILES: Final = ("term.json", "term.copy.json")
@@ -130,6 +133,8 @@ class Terms:
         self._disk = disk
         self.warning = ""
         self.obeyed = self._load()
+        if self.warning:
+            logger.warning("%s", self.warning)
 
     def _load(self) -> Obeyed:
         found: list[Obeyed] = []
