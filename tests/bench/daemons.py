@@ -14,6 +14,7 @@ from statistics import median
 import httpx
 
 from llmgw.testing.tiny_gguf import make_tiny_gguf
+from llmgw.testing.waiting import until
 from tests.e2e.cluster import READY_S, Cluster
 
 SHARDS = 8
@@ -48,10 +49,7 @@ def cpu_s(pid: int) -> float:
 def seconds_until(condition: Callable[[], bool], within_s: float) -> float:
     """Return how long it takes until a condition holds."""
     began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > within_s:
-            raise TimeoutError(f"not within {within_s} s")
-        time.sleep(0.01)
+    until(condition, within_s=within_s)
     return time.monotonic() - began
 
 
@@ -79,7 +77,8 @@ def rest(cluster: Cluster, runner: int) -> None:
     """Measure CPU and memory while nothing happens."""
     pids = {name: process.pid for name, process in cluster.processes.items()} | {"runner": runner}
     before = {name: cpu_s(pid) for name, pid in pids.items()}
-    time.sleep(REST_S)
+    over_s = time.monotonic() + REST_S
+    until(lambda: time.monotonic() > over_s, within_s=2 * REST_S)
     for name, pid in pids.items():
         share = (cpu_s(pid) - before[name]) / REST_S
         say(f"{name}: CPU at rest, {SHARDS} shards", f"{share:.2%}", "< 1 %")
