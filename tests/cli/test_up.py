@@ -89,13 +89,17 @@ class Machine:
             check=False,
         )
 
-    def ctl(self, *words: str) -> object:
-        """Ask the control plane."""
+    def ctl_command(self, *words: str) -> list[str]:
+        """Return a command of the operator's."""
         key = self.state / "serve" / "admin.key"
         url = f"http://127.0.0.1:{self.admin_port}"
         argv = [sys.executable, "-m", "llmgw.cli", "ctl", "--url", url, "--key-file", str(key)]
+        return [*argv, *words]
+
+    def ctl(self, *words: str) -> object:
+        """Ask the control plane."""
         done = subprocess.run(
-            [*argv, *words, "--json"],
+            self.ctl_command(*words, "--json"),
             env=ENVIRONMENT,
             capture_output=True,
             text=True,
@@ -190,10 +194,22 @@ def test_detached_it_stays_and_down_stops_it(machine: Machine) -> None:
         second = machine.run("up", *words)
         assert second.returncode == Exit.RUNNING
         assert "llmgw down" in second.stderr
+    follow(machine)
     down = machine.run("down")
     assert down.returncode == Exit.DONE, down.stderr
     assert machine.running() == []
     assert "nothing runs" in machine.run("down").stderr
+
+
+def follow(machine: Machine) -> None:
+    """See that what follows shows what comes, and that Ctrl-C ends it as shells expect."""
+    argv = machine.ctl_command("events", "-f", "-n", "1")
+    with subprocess.Popen(argv, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        machine.ctl("keys", "create", "me")
+        assert any("made for account default" in following.stdout.readline() for _ in range(20))
+        following.send_signal(signal.SIGINT)
+        assert following.wait(20) == Exit.INTERRUPTED
 
 
 def test_a_killed_up_leaves_all_running_and_the_next_takes_over_its_engines(

@@ -145,10 +145,13 @@ class Up:
             earlier = await self._pool.run(_recorded, state)
             await end_daemons(earlier, hurry, self._say, self._pool, self._clock)
             await self._pool.run(self._write_settings)
+            await self._pool.run(self._write_record)
             try:
                 await self._keep_running(stop)
             except DaemonFailedError:
                 await end_daemons(self._alive(), hurry, self._say, self._pool, self._clock)
+                if any(daemon.was_ready for daemon in self._daemons):
+                    self._say("engines that run go on; `llmgw down` stops them")
                 raise
             finally:
                 self._let_go()

@@ -186,7 +186,9 @@ async def _up(
 async def _supervised(settings: UpSettings, around: Surroundings, stop: asyncio.Event) -> None:
     clock, hurry = SystemClock(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, stop.set)
+    hears_hang_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # as nohup has it
+    if hears_hang_up:
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     pool = ThreadPool("up")
     try:
         async with asyncio.TaskGroup() as group:
@@ -195,7 +197,8 @@ async def _supervised(settings: UpSettings, around: Surroundings, stop: asyncio.
             second.cancel()
         note("everything is stopped")
     finally:
-        loop.remove_signal_handler(signal.SIGHUP)
+        if hears_hang_up:
+            loop.remove_signal_handler(signal.SIGHUP)
         await pool.close()
 
 

@@ -101,7 +101,7 @@ class LiveScreen:
             if row.last_log:
                 why.append(f"\n{printable(row.last_log)}", style="dim")
             table.add_row(row.name, row.profile, row.nodes, phase, why)
-        self._live.update(Group(table, Text(about, style="dim")))
+        self._live.update(Group(table, Text(about, style="dim")) if about else table)
 
     def trouble(self, what: str) -> None:
         """See Screen."""

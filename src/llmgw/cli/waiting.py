@@ -89,9 +89,10 @@ async def watch(
                         missing = f"  {error}"
                         screen.trouble(str(error))
                     else:
+                        done = is_done(picture)
                         left_s = max(deadline_s - clock.monotonic_s(), 0.0)
-                        screen.show(picture.rows(), f"waiting, {span(left_s)} left")
-                        if is_done(picture):
+                        screen.show(picture.rows(), "" if done else f"{span(left_s)} left")
+                        if done:
                             return
                         missing = picture.missing()
                     await clock.sleep(LOOK_S)

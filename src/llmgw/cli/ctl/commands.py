@@ -19,7 +19,7 @@ Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait at most.", min=0.1)
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")]
-Lines = Annotated[int, typer.Option("--lines", "-n", help="How many of the last.", min=0, max=1000)]
+Lines = Annotated[int, typer.Option("--lines", "-n", help="How many of the last.", min=1, max=1000)]
 
 
 class Kind(StrEnum):
