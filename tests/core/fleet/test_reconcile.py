@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from llmgw.core.fleet.catalog import Catalog, OnSilence
+from llmgw.core.fleet.decision import WAKE_S_MAX
 from llmgw.core.fleet.intent import Intent, Remains, Wanted
 from llmgw.core.fleet.reconcile import decide
 from llmgw.core.fleet.replica import ReplicaPhase
@@ -158,6 +159,14 @@ def test_a_silent_node_within_its_grace_loses_nothing() -> None:
     decision = decide(view(catalog(REPLACE), [ON_N1], nodes), NOW, PLAN)
     assert decision.saves == ()
     assert len(decision.routes) == 1
+
+
+def test_the_next_look_is_due_when_a_silent_node_would_be_lost() -> None:
+    nodes = [silent("n1", READY, for_s=29.5), node_view("n2")]
+    assert decide(view(catalog(REPLACE), [ON_N1], nodes), NOW, PLAN).wake_s == 0.5
+    keep = profile(lost_after_s=30.0)
+    kept = Intent(placement(wanted=keep), reported=True)
+    assert decide(view(catalog(keep), [kept], nodes), NOW, PLAN).wake_s == WAKE_S_MAX
 
 
 def test_the_brake_holds_when_more_nodes_are_silent_than_a_share() -> None:

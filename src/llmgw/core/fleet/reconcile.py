@@ -28,6 +28,7 @@ from llmgw.core.fleet.replica import (
     Seen,
     is_gone,
     is_serving,
+    lost_in_s,
     phase_of,
     seen,
     why_failed,
@@ -132,6 +133,8 @@ class _Turn:
             self.waits[intent.replica] = f"{lost}; not replaced: {brake}"
         elif lost:
             return self._fail(intent, parts, lost, ())
+        elif (left_s := lost_in_s(policy, parts)) is not None:
+            self._wake_in(left_s)
         return intent
 
     def _fail(

@@ -162,6 +162,14 @@ def why_lost(policy: Profile, parts: Sequence[Seen]) -> str | None:
     return None
 
 
+def lost_in_s(policy: Profile, parts: Sequence[Seen]) -> float | None:
+    """Say how soon a node that stays silent will be lost; None where none will be."""
+    if policy.on_silence is not OnSilence.REPLACE:
+        return None
+    silent = [p.node.silent_s for p in parts if p.node and not p.node.heard]
+    return policy.lost_after_s - max(silent) if silent else None
+
+
 def _overdue(profile: Profile, report: ShardReport) -> str | None:
     starting = report.phase in {Phase.WAITING, Phase.STARTING, Phase.LOADING}
     if not starting or report.started_ago_s is None:
