@@ -141,11 +141,34 @@ def test_generations_grow_past_what_the_node_has_seen_of_others() -> None:
     assert made.next_generation(N1) == 59
 
 
-def test_the_highest_term_comes_from_hellos_and_reports() -> None:
+def test_the_term_to_pass_comes_from_hellos_and_reports() -> None:
     made = fleet(BELONG, (110.0, NodeAttached(A, N1, "one", term=7)))
-    assert made.highest_term() == 7
+    assert made.term_to_pass(3) == 7
     made.take(NodeReported(A, report(term=9)), 111.0)
-    assert made.highest_term() == 9
+    assert made.term_to_pass(8) == 9
+    assert made.term_to_pass(9) == 0
+
+
+def test_a_term_as_high_as_ours_is_another_s_where_it_cannot_come_from_here() -> None:
+    node = (110.0, NodeAttached(A, N1, "one", term=1))
+    assert fleet(BELONG, node).term_to_pass(1) == 1
+    gateway = (110.0, GatewayAttached(A, G, term=1))
+    assert fleet(gateway).term_to_pass(1) == 1
+    assert fleet(BELONG, node, gateway).term_to_pass(2) == 0
+
+
+def test_our_own_term_is_not_another_s_when_it_comes_back() -> None:
+    made = fleet(BELONG, ATTACHED, REPORTED, (112.0, Assigned(A, Assignment(1, 1))))
+    made.take(NodeAttached(B, N1, "one", term=1), 113.0)
+    made.take(GatewayAttached(A, G, term=0), 113.0)
+    made.take(GatewayAttached(B, G, term=1), 114.0)
+    assert made.term_to_pass(1) == 0
+
+
+def test_a_term_that_nobody_can_have_reached_is_not_gone_past() -> None:
+    made = fleet(BELONG, (110.0, NodeAttached(A, N1, "one")))
+    made.take(NodeReported(A, report(term=2**63)), 111.0)
+    assert made.term_to_pass(1) == 0
 
 
 def ready_s(made: Fleet, now_s: float, intent: Intent) -> float | None:

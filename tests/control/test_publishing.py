@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from llmgw.control.reconciler import GATEWAY_FORGOTTEN_S
 from llmgw.control.routes import build_routes, next_snapshot, why_nobody
 from llmgw.core.errors import StorageError
@@ -20,10 +22,10 @@ from llmgw.core.traffic.usage import Ending, Usage
 from llmgw.runtime.tasks import OwnedTasks
 from llmgw.testing.fleet import catalog, profile
 from llmgw.wire.dialing import DialOptions
-from llmgw.wire.errors import LinkLostError
+from llmgw.wire.errors import LinkLostError, LinkRefusedError
 from llmgw.wire.gateway_link import PublisherLink, follow_control
 from llmgw.wire.messages import GatewayHello, Load, UsageBatch, UsageStored
-from tests.control.planes import CLOCK, Nodes, Running, on_sqlite
+from tests.control.planes import CLOCK, Nodes, Running, on_file, on_sqlite
 
 R1 = ReplicaId("r1")
 SECRET = b"secret"
@@ -111,8 +113,10 @@ class FakeGateway:
 
 
 @asynccontextmanager
-async def gateway_on(plane: Running, name: str = "g1") -> AsyncIterator[FakeGateway]:
-    hello = GatewayHello(name, 0, 0)
+async def gateway_on(
+    plane: Running, name: str = "g1", order: tuple[int, int] = (0, 0)
+) -> AsyncIterator[FakeGateway]:
+    hello = GatewayHello(name, *order)
     async with (
         OwnedTasks("gateway", tasks_max=1) as tasks,
         follow_control(plane.gateways, hello, DialOptions(), CLOCK) as link,
@@ -291,3 +295,25 @@ async def test_a_gateway_that_left_is_not_told_any_more(tmp_path: Path) -> None:
         except LinkLostError:
             return
         raise AssertionError("the link of a gateway that left still takes messages")
+
+
+async def test_a_gateway_of_another_life_is_told_under_a_term_above_the_one_that_it_obeys(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "catalog.yaml"
+    file.write_text("models: []\nnodes: []\n")
+    for begin in ((1, 50), (6, 3)):  # the first term of every life without a store, and a higher
+        async with on_file(file) as plane, gateway_on(plane, order=begin) as gateway:
+            await plane.until(lambda: gateway.snapshot.order > begin)  # noqa: B023
+            assert gateway.snapshot.term == begin[0] + 1
+
+
+async def test_a_gateway_with_a_term_that_nobody_can_have_reached_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with on_sqlite(tmp_path) as plane:
+        with pytest.raises(LinkRefusedError, match="no control plane can have reached"):
+            async with gateway_on(plane, order=(2**60, 1)):
+                pass
+        await plane.turn()
+        assert plane.plane.leader.term == 1

@@ -26,7 +26,7 @@ from llmgw.control.messages import (
     Published,
 )
 from llmgw.core.fleet.ages import Ages
-from llmgw.core.fleet.assignment import Assignment
+from llmgw.core.fleet.assignment import TERM_BELIEVED_MAX, Assignment
 from llmgw.core.fleet.catalog import Catalog
 from llmgw.core.fleet.intent import Intent, Wanted
 from llmgw.core.fleet.replica import is_serving, seen
@@ -73,6 +73,8 @@ class _Node:
     report: Report | None = None
     reported_by: LinkId | None = None
     term: int = 0
+    ours: bool = False
+    """Whether this control plane has assigned something to it."""
     generation: int = 0
     sent: Assignment | None = None
     """The last one on this link."""
@@ -96,6 +98,8 @@ class _Gateway:
     link: LinkId | None = None
     order: tuple[int, int] = (0, 0)
     in_flight: Mapping[str, int] = field(default_factory=dict)
+    ours: bool = False
+    """Whether it has been linked here: what it acts on since then is from here."""
 
 
 @dataclass(slots=True)
@@ -119,6 +123,8 @@ class Fleet:
         self._belonging: frozenset[str] = frozenset()
         self._condemned: set[ReplicaId] = set()
         self._published: Published | None = None
+        self._foreign_term = 0
+        """The highest that was heard from those who cannot have it from here."""
         self._unrouted: dict[ReplicaId, tuple[int, int]] = {}
         self._ready: dict[ReplicaId, _Ready] = {}
         self._news: list[News] = []
@@ -182,6 +188,8 @@ class Fleet:
         self._drop_link(node.link)
         node.name, node.link, node.heard_s = message.name, message.link, now_s
         node.term = max(node.term, message.term)
+        if not node.ours:
+            self._foreign_term = max(self._foreign_term, message.term)
         node.forget_sent()
         self._node_of[message.link] = message.node
         self._tell(message.node, f"{message.name} is connected", now_s)
@@ -221,7 +229,7 @@ class Fleet:
         if id_ is None:
             return
         node = self._nodes[id_]
-        node.sent = message.assignment
+        node.sent, node.ours = message.assignment, True
         node.generation = max(node.generation, message.assignment.generation)
         node.unread.append(message.assignment)
 
@@ -239,6 +247,9 @@ class Fleet:
         gateway = self._gateways.setdefault(message.gateway, _Gateway(now_s))
         if gateway.link is not None:
             self._gateway_of.pop(gateway.link, None)
+        if not gateway.ours:
+            self._foreign_term = max(self._foreign_term, message.term)
+        gateway.ours = True
         gateway.link, gateway.heard_s = message.link, now_s
         # What it has in flight is not known before it says so: until then it acts on nothing new.
         gateway.order = (0, 0)
@@ -363,9 +374,17 @@ class Fleet:
         """Return a generation above all that this node has seen or was sent."""
         return self._nodes[node].generation + 1
 
-    def highest_term(self) -> int:
-        """Return the highest term that any node has obeyed."""
-        return max((node.term for node in self._nodes.values()), default=0)
+    def term_to_pass(self, own: int) -> int:
+        """Return the highest term that a leader with this one must go past; 0 where it is past all.
+
+        Others obey the highest term and ignore lower ones. One that is as high as ours and was
+        heard from somebody who cannot have it from here is another leader's, too: of an earlier
+        life without a store, or from before a backup was restored.
+        """
+        higher = [node.term for node in self._nodes.values() if node.term > own]
+        if self._foreign_term >= own:
+            higher.append(self._foreign_term)
+        return max((term for term in higher if term <= TERM_BELIEVED_MAX), default=0)
 
     def where(self, key: ShardKey) -> NodeId | None:
         """Return the node that last reported this shard."""

@@ -11,7 +11,7 @@ from llmgw.control.ports import Entropy, NodeLink, Tell
 from llmgw.control.registry import Registry
 from llmgw.control.together import until_first
 from llmgw.core.errors import NoCapacityError, NodeUnreachableError, UpstreamFailedError
-from llmgw.core.fleet.assignment import Assignment
+from llmgw.core.fleet.assignment import TERM_BELIEVED_MAX, Assignment
 from llmgw.core.fleet.report import Report
 from llmgw.core.ids import ID_BYTES, LinkId, NodeId, id_from
 from llmgw.wire.errors import LinkLostError, UnsendableError
@@ -82,13 +82,24 @@ class AgentLinks:
 
     def welcome(self, hello: Hello) -> Welcome | Refusal:
         """Answer an agent that attaches."""
-        if why := self._registry.refusal(hello):
+        if why := self._registry.refusal(hello) or self._unbelievable(hello.term, "agent"):
             return Refusal(why)
         return self._welcome()
 
-    def welcome_gateway(self, _: GatewayHello) -> Welcome | Refusal:
+    def welcome_gateway(self, hello: GatewayHello) -> Welcome | Refusal:
         """Answer a gateway that attaches."""
+        if why := self._unbelievable(hello.term, "gateway"):
+            return Refusal(why)
         return self._welcome()
+
+    def _unbelievable(self, term: int, whose: str) -> str:
+        if term <= max(TERM_BELIEVED_MAX, self._term()):
+            return ""
+        return (
+            f"this {whose} says that it has obeyed term {term}, which no control plane can have "
+            "reached: its state directory is broken; stop it, restore the directory or start with "
+            "an empty one"
+        )
 
     def _welcome(self) -> Welcome:
         about = self._about

@@ -64,6 +64,8 @@ class GatewayAttached:
 
     link: LinkId
     gateway: str
+    term: int = 0
+    """Of the snapshot that it acts on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Publisher:
             link.end(f"this control plane serves {LINKS_MAX} gateways already, its limit")
             return
         await self._note(hello.gateway)
-        self._tell(GatewayAttached(link.id, hello.gateway))
+        self._tell(GatewayAttached(link.id, hello.gateway, hello.term))
         wake = asyncio.Event()
         self._wakes.add(wake)
         batches: asyncio.Queue[UsageBatch] = asyncio.Queue(BATCHES_MAX)

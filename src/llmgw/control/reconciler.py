@@ -206,9 +206,9 @@ class Reconciler:
         return self._fleet.view(self._clock.monotonic_s(), self._clock.wall_s(), desired)
 
     async def _raise_term(self, lead: LeadPort) -> None:
-        """Go past the highest term that an agent has obeyed, or agents would refuse ours."""
-        highest = self._fleet.highest_term()
-        if highest <= lead.term:
+        """Go past every other leader's term, or those who have obeyed it would ignore ours."""
+        highest = self._fleet.term_to_pass(lead.term)
+        if not highest:
             return
         old = lead.term
         try:
@@ -217,8 +217,8 @@ class Reconciler:
             self._leader.stand_down()
             raise
         logger.warning(
-            "an agent has obeyed term %s, above this leader's %s (the store was restored, or there "
-            "was none for a while): leading on with term %s",
+            "an agent or a gateway has obeyed another leader's term %s, and this one's is %s (its "
+            "store was restored, or there is or was none): leading on with term %s",
             highest,
             old,
             new,

@@ -2,11 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from llmgw.core.document import Json
 from llmgw.core.fleet.catalog import EngineKind
 from llmgw.core.fleet.placement import Rendezvous
 from llmgw.core.ids import ReplicaId, ShardKey
+
+TERM_BELIEVED_MAX: Final = 2**40
+"""No control plane gets there, one that takes the lead each second not in 30,000 years. Who says a
+higher term is broken, and to go past it would break all others."""
 
 
 @dataclass(frozen=True, slots=True)
