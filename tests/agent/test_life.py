@@ -176,5 +176,25 @@ async def test_what_ignores_sigterm_is_killed_after_its_grace_with_its_children(
         assert not any(map(is_alive, pids))
 
 
+async def test_a_stop_that_a_stopped_runner_does_not_hear_is_explained_and_done_later(
+    node: Node, port: int
+) -> None:
+    spec = node.spec(port, stop_grace_s=0.5)
+    async with node.agent():
+        await node.control.assign(spec)
+        await node.ready(spec.key)
+        runner = node.runner_pid(spec.key)
+        os.kill(runner, signal.SIGSTOP)
+        try:
+            await node.control.assign()
+            await node.control.until(
+                lambda report: "no answer" in report.shards[0].why, within_s=20.0
+            )
+            assert node.control.report.shards[0].phase is Phase.READY
+        finally:
+            os.kill(runner, signal.SIGCONT)
+        await node.phase(spec.key, Phase.STOPPED)
+
+
 def sessions(session: int) -> list[Process]:
     return [process for process in all_processes() if process.session == session]
