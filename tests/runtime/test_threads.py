@@ -81,3 +81,26 @@ async def test_a_call_that_does_not_end_is_named_at_the_close(
         await pool.close()
         assert "hang did not end in 0.05 s" in caplog.text
         release.set()
+
+
+async def test_what_was_opened_for_a_caller_that_left_is_released() -> None:
+    pool = ThreadPool("disk", threads_max=1)
+    go, opened = threading.Event(), threading.Event()
+    released: list[str] = []
+
+    def open_slowly() -> str:
+        opened.set()
+        go.wait(5)
+        return "thing"
+
+    task = asyncio.create_task(pool.acquire(open_slowly, released.append))
+    await eventually(opened.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert released == []
+    go.set()
+    await eventually(lambda: released == ["thing"])
+    assert await pool.acquire(lambda: "kept", released.append) == "kept"
+    await pool.close()
+    assert released == ["thing"]

@@ -55,7 +55,7 @@ class Launcher:
 
     async def start(self, folder: Path) -> Started:
         """See Spawner."""
-        process = await self._pool.run(self._spawn, folder)
+        process = await self._pool.acquire(lambda: self._spawn(folder), _let_go)
         started = Started(process.pid, asyncio.Event())
         # The child cannot be reaped by anybody else, so its pid is still its own here.
         descriptor = os.pidfd_open(process.pid)
@@ -70,9 +70,7 @@ class Launcher:
         for descriptor, process in self._children.items():
             loop.remove_reader(descriptor)
             os.close(descriptor)
-            if process.poll() is None:
-                # Popen warns of a child that outlives it; these are meant to.
-                process.returncode = 0
+            _let_go(process)
         self._children.clear()
 
     def _spawn(self, folder: Path) -> subprocess.Popen[bytes]:
@@ -104,6 +102,12 @@ class Launcher:
         os.close(descriptor)
         started.status = process.poll() or 0  # it has ended, so this knows
         started.ended.set()
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Popen warns of a child that outlives it; these are meant to."""
+    if process.poll() is None:
+        process.returncode = 0
 
 
 class _Errors:

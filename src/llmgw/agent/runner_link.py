@@ -19,6 +19,10 @@ class RunnerAwayError(Exception):
     """No runner answers in this directory, or it went away."""
 
 
+class RunnerSilentError(RunnerAwayError):
+    """A runner lives, for its socket takes connections, and says nothing: it is stopped or hangs."""
+
+
 class RunnerDoor:
     """Talks to the runner of a directory."""
 
@@ -51,9 +55,11 @@ class RunnerDoor:
             return await _answer(reader)
 
     async def answers(self, folder: Path) -> bool:
-        """Return whether a runner answers in this directory."""
+        """Return whether a runner answers in this directory; that one listens is no answer."""
         try:
-            async with self._connected(folder):
+            async with self._connected(folder) as (reader, writer):
+                writer.write(runner_socket.encode_request(runner_socket.Watch()))
+                await _answer(reader)
                 return True
         except RunnerAwayError:
             return False
@@ -75,7 +81,7 @@ class RunnerDoor:
 
     async def _connect(self, folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        descriptor = await self._pool.run(os.open, folder, flags)
+        descriptor = await self._pool.acquire(lambda: os.open(folder, flags), os.close)
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 return await asyncio.open_unix_connection(
@@ -90,7 +96,7 @@ async def _answer(reader: asyncio.StreamReader) -> Record:
         async with asyncio.timeout(ANSWER_S_MAX):
             line = await reader.readline()
     except TimeoutError:
-        raise RunnerAwayError(f"no answer within {ANSWER_S_MAX:g} s") from None
+        raise RunnerSilentError(f"its runner gave no answer within {ANSWER_S_MAX:g} s") from None
     if not line:
         raise RunnerAwayError("it closed the connection")
     return _decoded(line)

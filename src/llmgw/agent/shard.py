@@ -16,7 +16,7 @@ from llmgw.agent.launcher import Spawner
 from llmgw.agent.observe import ENDED, STARTING, engine_of, is_over, phase_after
 from llmgw.agent.probes import Answer, Probe, Prober
 from llmgw.agent.pulse import Events, Pulse
-from llmgw.agent.runner_link import RunnerAwayError
+from llmgw.agent.runner_link import RunnerAwayError, RunnerSilentError
 from llmgw.agent.runs import Found, Ready, RunsFolder
 from llmgw.agent.scrape import EngineLoad, scrape
 from llmgw.agent.starting import Starting
@@ -101,6 +101,7 @@ class Shard:
         self._load = EngineLoad()
         self._last_log = ""
         self._ending = ""
+        self._before_end = Phase.WAITING
         self._port_taken = False
         self._trouble = ""
         self._ended = asyncio.Event()
@@ -181,16 +182,18 @@ class Shard:
     def report(self) -> ShardReport:
         """Return what is known of it now."""
         seen, age_s = self._seen, self._age_s()
+        # An end is said together with its reason, which its last words give a moment later.
+        phase = self._before_end if self.phase in ENDED and not self._ending else self.phase
         engine = engine_of(seen, self.spec) if seen is not None else None
         alive = engine is not None and engine.ended_at_wall_s is None and not self.over
         silent_s = self._silent_s()
         return ShardReport(
             key=self.spec.key,
-            phase=self.phase,
+            phase=phase,
             why=why(
                 Circumstances(
                     self.spec,
-                    self.phase,
+                    phase,
                     seen,
                     self._probe,
                     self._ending,
@@ -290,6 +293,8 @@ class Shard:
         self.begun = True
         self._seen = seen
         self.over = is_over(seen, self._tools.boot)
+        if self.phase not in ENDED:
+            self._before_end = self.phase
         self.phase = phase_after(
             self.phase, seen, self.spec, self._tools.boot, was_ready=self._ready is not None
         )
@@ -314,9 +319,9 @@ class Shard:
         if seen.boot_id != self._tools.boot and seen.exit is None:
             self._ending = "the machine restarted"
         elif seen.exit is None or seen.exit.asked:
-            self._ending = seen.why
+            self._ending = seen.why or "ended"
         elif seen.exit.command != self.spec.commands[-1].name:
-            self._ending = seen.exit.why
+            self._ending = seen.exit.why or f"its {seen.exit.command} ended"
         else:
             lines = [_text_of(line) for line in said if not _is_note(line)]
             ending = ENGINES[self.spec.engine].ending(self.spec, seen.exit.status, lines)
@@ -356,6 +361,9 @@ class Shard:
             return
         try:
             await self.on_record(await self._hold.stop(), live=True)
+        except RunnerSilentError as error:
+            # The watch may wait on it, too; it is asked again, and asking once is enough for it.
+            self.on_trouble(f"was to be stopped, but {error}")
         except RunnerAwayError:
             self._follow_wake.set()  # the watch brings a runner, or ends it without one
 

@@ -44,6 +44,22 @@ class ThreadPool:
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `call(*args, **kwargs)` returns; raise PoolFullError beyond the bound."""
+        return await asyncio.wrap_future(self._submit(call, *args, **kwargs))
+
+    async def acquire(self, call: Callable[[], T], release: Callable[[T], object]) -> T:
+        """Return what `call()` opened; raise PoolFullError beyond the bound.
+
+        A caller that is cancelled meanwhile would never see it: then `release` gets it, in the
+        thread, as soon as it is there.
+        """
+        future = self._submit(call)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(functools.partial(_release, release))
+            raise
+
+    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         if len(self._calls) >= self._calls_max:
             oldest = next(iter(self._calls.values()), "just ended")
             raise PoolFullError(f"{self._name} holds {self._calls_max} calls; oldest: {oldest}")
@@ -51,7 +67,7 @@ class ThreadPool:
         future = self._executor.submit(functools.partial(context.run, call, *args, **kwargs))
         self._calls[future] = getattr(call, "__qualname__", repr(call))
         future.add_done_callback(self._ended)
-        return await asyncio.wrap_future(future)
+        return future
 
     def _ended(self, future: Future[Any]) -> None:  # in the thread that ran it
         self._calls.pop(future, None)
@@ -64,3 +80,8 @@ class ThreadPool:
             await asyncio.wait(running, timeout=self._close_s_max)
         for name in tuple(self._calls.values()):
             logger.error("%s: call %s did not end in %s s", self._name, name, self._close_s_max)
+
+
+def _release(release: Callable[[T], object], future: Future[T]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        release(future.result())
