@@ -14,6 +14,7 @@ from llmgw.gateway.failures import (
     BrokenOffError,
     KeyRefusedError,
     NotReadyError,
+    RedirectedError,
     SilentError,
     StaleConnectionError,
 )
@@ -109,7 +110,8 @@ class Answer:
     # What the relay calls.
 
     def begin(self, connection: Connection, request: bytes, now_s: float) -> None:
-        """Send the request; the answer comes to this object."""
+        """Send the request; the answer comes to this object, perhaps on the second try."""
+        self._failure = None
         self._quiet_since_s = now_s
         self._connection = connection
         connection.send(request, self)
@@ -175,6 +177,8 @@ class Answer:
         self.status = head.status
         if head.status in (401, 403):
             self._fail(KeyRefusedError(f"the engine refused the gateway's key ({head.status})"))
+        elif 300 <= head.status < 400:
+            self._fail(RedirectedError(f"the engine sent us elsewhere ({head.status})"))
         elif head.status == 503 and self._asked.may_move:
             self._fail(NotReadyError("the engine is not ready (503)"))
         else:
@@ -224,6 +228,7 @@ class Answer:
     def _prepare(self, head: Head) -> None:
         named = _named_by_connection(head)
         content_type = encoding = b""
+        retry_soon = RETRY_SOON if head.status == 503 else b""
         lines = [status_line(head.status)]
         for name, value in head.headers:
             lower = name.lower()
@@ -234,12 +239,13 @@ class Answer:
                 continue  # said below, unless the body is replaced
             if lower == b"content-encoding":
                 encoding = value.lower()
+            elif lower == b"retry-after":
+                retry_soon = b""  # the engine knows better
             lines += (name, b": ", value, b"\r\n")
         lines += (b"X-Request-Id: ", self._entry.request.encode(), b"\r\n")
         self._is_event_stream = content_type.lower().startswith(b"text/event-stream")
         self._encoded = encoding not in (b"", b"identity")
-        if head.status == 503:
-            lines.append(RETRY_SOON)
+        lines.append(retry_soon)
         if head.status >= 400 and not self._encoded:
             self._refusal = bytearray()
         elif content_type:
@@ -281,10 +287,10 @@ class Answer:
             self._fail(error)
             return
         if last:
+            passed += self.meter.finish()  # which may find the end in what was held back
             if self._ends_without_end():
                 self._fail(BrokenOffError("the engine closed its stream before the end"))
                 return
-            passed += self.meter.finish()
         if self._chunked:
             passed = _chunk(passed) if passed else b""
             passed += b"0\r\n\r\n" if last else b""

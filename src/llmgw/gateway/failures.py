@@ -15,6 +15,12 @@ class KeyRefusedError(UpstreamFailedError):
     code = "upstream_key_refused"
 
 
+class RedirectedError(UpstreamFailedError):
+    """The engine names another address; who followed that would go round the gateway."""
+
+    code = "upstream_redirected"
+
+
 class NotReadyError(UpstreamFailedError):
     """The engine says that it does not serve yet, or no more."""
 

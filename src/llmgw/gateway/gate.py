@@ -11,6 +11,7 @@ from llmgw.runtime.clock import Clock
 RETRY_SHARE: Final = 0.2
 """Retries per request that the budget earns: when all fails, retries must not double the load."""
 RETRY_SAVINGS_MAX: Final = 20.0
+TIMER_S_MIN: Final = 0.001
 
 
 class RetryBudget:
@@ -109,16 +110,36 @@ class Gate:
     def failed(self, replica: Replica, code: str) -> None:
         """Count a failure of the engine; wake those who wait when it may be tried again."""
         now_s = self.clock.monotonic_s()
-        replica.failures[code] = replica.failures.get(code, 0) + 1
+        replica.count(code)
         replica.breaker.failed(now_s)
-        if replica.breaker.open_until_s > now_s:
-            wait_s = replica.breaker.open_until_s - now_s
-            asyncio.get_running_loop().call_later(wait_s, self._wake, replica)
+        until_s = replica.breaker.open_until_s
+        if until_s > now_s:
+            self._wake_at(until_s, replica)
 
-    def _wake(self, replica: Replica) -> None:
+    def answered_badly(self, replica: Replica, code: str) -> None:
+        """Count a failure that came as a whole answer: the engine lives.
+
+        It may be the request's fault (llama.cpp answers 500 to an image that it cannot read), and
+        clients send those again. So what they do may turn others to another replica, but never
+        shuts the last one: an answer from there, even a bad one, is better than none.
+        """
         now_s = self.clock.monotonic_s()
-        for model in replica.models:
-            model.wake(now_s)
+        if replica.has_deputies(now_s):
+            self.failed(replica, code)
+            return
+        replica.count(code)
+        replica.breaker.succeeded()
+
+    def _wake_at(self, until_s: float, replica: Replica) -> None:
+        """Wake who waits for the replica, unless its breaker has been moved meanwhile."""
+        left_s = until_s - self.clock.monotonic_s()
+        if left_s > 0:  # again, where a timer came too early: uvloop's do, by up to a millisecond
+            wait_s = max(left_s, TIMER_S_MIN)
+            asyncio.get_running_loop().call_later(wait_s, self._wake_at, until_s, replica)
+        elif replica.breaker.open_until_s == until_s:
+            now_s = self.clock.monotonic_s()
+            for model in replica.models:
+                model.wake(now_s)
 
 
 def _why_not(model: Model) -> str:

@@ -42,7 +42,7 @@ class StreamMeter:
         self.failure: str | None = None
         self.between_events = True
         self.ended = False
-        """The engine has said that it is done."""
+        """The engine has said that it is done, or what all of it took."""
         self._entry = entry
         self._remove_usage = remove_usage
         self._framer = EventFramer()
@@ -82,6 +82,7 @@ class StreamMeter:
             self.failure = seen.error
         if seen.tokens is not None:
             self._entry.take(seen.tokens)
+            self.ended = self.ended or seen.alone  # the last that an engine says of an answer
             return seen.alone and self._remove_usage
         if has_text(event):
             self._entry.add_guess()

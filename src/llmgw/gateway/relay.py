@@ -20,8 +20,15 @@ from llmgw.gateway.ports import Client, Endpoint, Ledger, Request
 from llmgw.gateway.replicas import Replica
 from llmgw.runtime.clock import Clock
 
+STALE_S: Final = 1.0
+"""A connection that was closed while nobody used it shows that within a round trip; one that is
+closed later was closed by an engine that had the request, and may have worked on it."""
+
 # The engine has done no work: another may be asked.
 _NO_WORK_DONE: Final = (ConnectFailedError, KeyRefusedError, NotReadyError)
+
+NOT_IMPLEMENTED: Final = 501
+"""Embeddings of a model that has none: about the request, whoever asks for it again."""
 
 # All that an engine learns of a client; never what proves who it is.
 _PASSED_ON: Final = ("X-Request-Id", "traceparent", "tracestate")
@@ -78,12 +85,13 @@ class EngineRelay:
         while True:
             connection = replica.pool.take() or await replica.pool.connect()
             self._under_way.add(answer)
+            began_s = self._clock.monotonic_s()
             try:
-                answer.begin(connection, message, self._clock.monotonic_s())
+                answer.begin(connection, message, began_s)
                 while await answer.turn() is not Turn.ENDED:
                     await answer.drained()
             except StaleConnectionError:
-                if not connection.used:
+                if not connection.used or self._clock.monotonic_s() - began_s > STALE_S:
                     raise
                 # The engine closed it while nobody used it: that says nothing about the engine.
             else:
@@ -94,11 +102,11 @@ class EngineRelay:
 
     def _judge(self, replica: Replica, answer: Answer, entry: Entry) -> None:
         failure = answer.meter.failure if answer.meter is not None else None
-        if answer.status >= 500:
-            self._gate.failed(replica, "upstream_status")
+        if answer.status >= 500 and answer.status != NOT_IMPLEMENTED:
+            self._gate.answered_badly(replica, "upstream_status")
             entry.ending = Ending.ENGINE_FAILED
         elif failure is not None:
-            self._gate.failed(replica, "upstream_error_event")
+            self._gate.answered_badly(replica, "upstream_error_event")
             entry.ending = Ending.ENGINE_FAILED
         else:
             replica.breaker.succeeded()

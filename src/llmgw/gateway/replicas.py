@@ -93,6 +93,17 @@ class Replica:
         self.request_head = head.encode()
         """The header lines that every request to it has."""
 
+    def count(self, code: str) -> None:
+        """Note a failure."""
+        self.failures[code] = self.failures.get(code, 0) + 1
+
+    def has_deputies(self, now_s: float) -> bool:
+        """Whether another replica could answer for each of its models."""
+        return all(
+            any(each is not self and each.breaker.lets_through(now_s) for each in model.replicas)
+            for model in self.models
+        )
+
 
 class Model:
     """A model that clients may name, and who waits for it."""

@@ -14,6 +14,7 @@ import httptools
 from llmgw.gateway.failures import ConnectFailedError
 
 HEAD_BYTES_MAX: Final = 64 * 1024
+"""Of a head, and of what says nothing in the midst of a body: trailers, chunks' extensions."""
 _NO_BODY: Final = frozenset({204, 304})
 
 
@@ -147,7 +148,15 @@ class Connection(asyncio.Protocol):
                 self._broken(f"the head of its answer exceeds {HEAD_BYTES_MAX} bytes")
             return
         if not had_head:
+            self._head_bytes = 0
             sink.head(self._head)
+        elif self._body or self._complete:
+            self._head_bytes = 0
+        else:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._broken(f"more than {HEAD_BYTES_MAX} bytes of its body carry nothing")
+                return
         self._hand_on(sink)
 
     def _hand_on(self, sink: Sink) -> None:
@@ -196,8 +205,8 @@ class Connection(asyncio.Protocol):
             self._excess = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """See httptools."""
-        if self._complete:
+        """See httptools; what comes behind the head is a trailer, and says nothing that counts."""
+        if self._headed:
             return
         self._head.headers.append((name, value))
         lower = name.lower()

@@ -11,6 +11,8 @@ BYTES_PER_TOKEN: Final = 4
 WHOLE_ANSWER_BYTES_MAX: Final = 64 * 1024
 """Larger answers (embeddings) are not read whole; their usage is looked for near their end."""
 TAIL_BYTES: Final = 8 * 1024
+COUNT_MAX: Final = 2**53
+"""What no request reaches; the ledger has room for it, and JSON for each number up to it."""
 _USAGE: Final = b'"usage"'
 
 
@@ -36,13 +38,17 @@ class Sighting:
     """The error is about the request (a status from 400 to 499), not the engine's failure."""
 
 
+_Count = int | float | None
+"""JSON knows no integers: some engines write 9.0."""
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -121,10 +127,14 @@ def _decoded(text: str | bytes) -> _Answer | None:
 def _tokens(usage: _Usage) -> Tokens:
     details = usage.prompt_tokens_details
     return Tokens(
-        prompt=max(usage.prompt_tokens or 0, 0),
-        completion=max(usage.completion_tokens or 0, 0),
-        cached=max((details.cached_tokens or 0) if details else 0, 0),
+        prompt=_whole(usage.prompt_tokens),
+        completion=_whole(usage.completion_tokens),
+        cached=_whole(details.cached_tokens if details else 0),
     )
+
+
+def _whole(count: _Count) -> int:
+    return int(max(0, min(count or 0, COUNT_MAX)))
 
 
 def _error_of(answer: _Answer | None, data: str) -> Sighting:
