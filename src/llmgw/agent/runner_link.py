@@ -20,7 +20,7 @@ class RunnerAwayError(Exception):
 
 
 class RunnerSilentError(RunnerAwayError):
-    """A runner lives, for its socket takes connections, and says nothing: it is stopped or hangs."""
+    """A runner lives, for its socket takes connections, but it says nothing: it hangs."""
 
 
 class RunnerDoor:
