@@ -79,10 +79,13 @@ def test_the_highest_term_is_remembered(tmp_path: Path) -> None:
         terms.raise_to(6, "store-1")
 
 
+@pytest.mark.parametrize("broken", ["{", '{"version": 1, "term": 18446744073709551616}'])
 @pytest.mark.parametrize("name", ["term.json", "term.copy.json"])
-def test_one_broken_copy_of_the_term_is_said_and_never_lowers_it(tmp_path: Path, name: str) -> None:
+def test_one_broken_copy_of_the_term_is_said_and_never_lowers_it(
+    tmp_path: Path, name: str, broken: str
+) -> None:
     Terms(tmp_path, DISK).raise_to(7, "store-1")
-    (tmp_path / name).write_text("{")
+    (tmp_path / name).write_text(broken)
     terms = Terms(tmp_path, DISK)
     assert terms.obeyed.term == 7
     assert name in terms.warning

@@ -22,6 +22,7 @@ from llmgw.runtime.files import PRIVATE_FILE_MODE
 logger = logging.getLogger(__name__)
 
 NODE_FILE: Final = "node.json"
+TERM_SAYABLE_MAX: Final = 2**64 - 1
 TERM_FILES: Final = ("term.json", "term.copy.json")
 LOCK_FILE: Final = "agent.lock"
 
@@ -142,7 +143,7 @@ class Terms:
         for path in self._paths:
             try:
                 if (kept := _read(path, Obeyed, "the other copy is used")) is not None:
-                    found.append(kept)
+                    found.append(_sayable(kept, path))
             except StorageError as error:
                 faults.append(str(error))
         if faults and not found:
@@ -162,6 +163,15 @@ class Terms:
         for path in self._paths:
             self._disk.write(path, dump(new))
         self.obeyed, self.warning = new, ""
+
+
+def _sayable(kept: Obeyed, path: Path) -> Obeyed:
+    """Refuse a term that no message can carry: a node that has it could not even say hello."""
+    if 0 <= kept.term <= TERM_SAYABLE_MAX:
+        return kept
+    raise StorageError(
+        f"{path} is broken (term {kept.term} is out of all bounds); the other copy is used"
+    )
 
 
 def _read(path: Path, kind: type[D], remedy: str) -> D | None:
