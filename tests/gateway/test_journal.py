@@ -259,6 +259,17 @@ async def test_a_setting_lets_it_serve_on_and_drop_the_oldest(tmp_path: Path) ->
         assert made.lost == 1000 - len(names)
 
 
+async def test_where_nobody_acknowledges_the_oldest_make_room_and_nothing_is_refused(
+    tmp_path: Path,
+) -> None:
+    rolling = JournalOptions(SMALL.segment_bytes, SMALL.bytes_max, acknowledged=False)
+    async with journal(tmp_path, rolling) as made:
+        await _fill(made)
+        assert sum(path.stat().st_size for path in files_in(tmp_path)) <= SMALL.bytes_max
+        (last,) = await made.recent(1)
+        assert last.request == "r999"
+
+
 async def _fill(made: Journal) -> None:
     for i in range(1000):
         record = entry(f"r{i}")

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Final
 
@@ -111,6 +112,8 @@ async def _gateway(
         settings.gateway_port,
         settings.limits,
     )
+    if settings.store_url is None:
+        options = replace(options, journal=replace(options.journal, acknowledged=False))
     gateway = await pool.run(build_gateway, options, SystemClock(), pool)
     # What has run lets go by itself; what another service's failure kept from running does not.
     held.push_async_callback(pool.run, gateway.close)

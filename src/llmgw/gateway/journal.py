@@ -266,7 +266,8 @@ class Journal:
     async def _may_grow(self) -> bool:
         held = sum(segment.size for segment in self._old) + self._options.segment_bytes
         while held + self._options.segment_bytes > self._options.bytes_max:
-            if self._options.refuse_when_full or not self._old:
+            rolls = not (self._options.refuse_when_full and self._options.acknowledged)
+            if not rolls or not self._old:
                 self._say(
                     f"{self._directory} holds {held} bytes of usage that no control plane has "
                     "acknowledged: connect one, or raise the limit (journal.bytes_max)"

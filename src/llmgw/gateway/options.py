@@ -57,6 +57,9 @@ class JournalOptions:
     bytes_max: int = 1024 * MEBIBYTE
     refuse_when_full: bool = True
     """False: serve on without counting, and drop the oldest records, where there is no room."""
+    acknowledged: bool = True
+    """False: no control plane takes usage, as without a store. Then the oldest records make room
+    within `bytes_max`; a disk that takes nothing still refuses."""
 
 
 @dataclass(frozen=True, slots=True)
