@@ -3,6 +3,7 @@ import json
 import pytest
 
 from llmgw.core.traffic.tokens import (
+    COUNT_MAX,
     TAIL_BYTES,
     WHOLE_ANSWER_BYTES_MAX,
     Tokens,
@@ -92,3 +93,13 @@ def test_negative_figures_count_as_none() -> None:
 
 def test_the_guess_is_a_token_for_four_bytes_rounded_up() -> None:
     assert [estimate(n) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
+
+
+def test_figures_may_be_written_with_a_point_and_are_bounded() -> None:
+    def tokens(prompt: str) -> int:
+        found = tokens_in(b'{"usage":{"prompt_tokens":%b}}' % prompt.encode())
+        assert found is not None
+        return found.prompt
+
+    assert [tokens(one) for one in ("9.0", "1e3", "null")] == [9, 1000, 0]
+    assert tokens("1" + "0" * 30) == tokens("1e300") == COUNT_MAX

@@ -205,5 +205,5 @@ def _stopping(intent: Intent, parts: Sequence[Seen]) -> str:
 
 def to_mermaid() -> str:
     """Render MOVES as a mermaid state diagram for the docs."""
-    lines = [f"    {a} --> {b}" for a, ends in MOVES.items() for b in sorted(ends) if a != b]
+    lines = [f"    {start} --> {end}" for start in ReplicaPhase for end in sorted(MOVES[start])]
     return "\n".join(["stateDiagram-v2", *lines])
