@@ -9,6 +9,7 @@ import pytest
 
 from llmgw.core.traffic.usage import Ending
 from llmgw.gateway.options import Limits
+from llmgw.gateway.replicas import OPEN_S_FIRST
 from llmgw.testing.engine import Behaviour, FakeEngine
 from llmgw.testing.waiting import eventually
 from tests.gateway.rig import QUICK, Raw, chat, options, post, running, serving, snapshot, target
@@ -228,6 +229,40 @@ async def test_the_clients_own_errors_do_not_shut_a_replica(tmp_path: Path) -> N
         assert [(await rig.ask(post(chat()))).status for _ in range(8)] == [400] * 8
         rig.engine.behaviour = Behaviour()
         assert (await rig.ask(post(chat()))).status == 200
+
+
+async def test_requests_that_make_engines_fail_leave_others_an_engine(tmp_path: Path) -> None:
+    """llama.cpp answers 500 to an image that it cannot read, and the openai client asks again."""
+    poison = post(chat(fake={"status": 500}))
+    event = post(chat(stream=True, fake={"error_after": 0}))
+    async with (
+        FakeEngine() as one,
+        FakeEngine() as other,
+        running(options(tmp_path), lambda: snapshot(one, other)) as rig,
+    ):
+        for _ in range(6):
+            for request in (poison, event):
+                await rig.ask(request)
+            assert (await rig.ask(post(chat()))).status == 200
+        for _ in range(20):
+            assert (await rig.ask(poison)).status == 500
+        rig.gateway.obey(snapshot(one, revision=2))
+        for _ in range(20):
+            assert (await rig.ask(poison)).status == 500
+        async with asyncio.timeout(OPEN_S_FIRST):
+            assert (await rig.ask(post(chat()))).status == 200
+
+
+async def test_what_an_engine_cannot_do_at_all_is_no_failure(tmp_path: Path) -> None:
+    asked = post({"model": "m", "input": "x"}, "/v1/embeddings")
+    async with (
+        FakeEngine(Behaviour(status=501)) as one,
+        FakeEngine(Behaviour(status=501)) as other,
+        running(options(tmp_path), lambda: snapshot(one, other)) as rig,
+    ):
+        assert [(await rig.ask(asked)).status for _ in range(9)] == [501] * 9
+        assert "upstream_failures_total{" not in rig.gateway.metrics_text()
+        assert {usage.ending for usage in await rig.records(9)} == {Ending.ANSWERED}
 
 
 async def test_a_model_without_replicas_says_why_and_when_to_come_back(tmp_path: Path) -> None:

@@ -97,6 +97,21 @@ async def test_who_is_called_and_cancelled_in_one_turn_gives_the_place_back(tmp_
     assert (model.replicas[0].in_flight, len(model.queue), gate.waiting) == (0, 0, 0)
 
 
+class SlowClock(SystemClock):
+    """Goes at half the speed of the event loop's timers, which then all come too early."""
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() / 2
+
+
+async def test_who_waits_for_a_breaker_is_woken_though_timers_come_early(tmp_path: Path) -> None:
+    gate, model = made(tmp_path, wait_s=OPEN_S_FIRST * 4)
+    gate.clock = SlowClock()
+    for _ in range(3):
+        gate.failed(model.replicas[0], "upstream_unreachable")
+    assert (await gate.admit(model, "a")).replica is model.replicas[0]
+
+
 async def test_who_waits_in_vain_leaves_nothing_behind(tmp_path: Path) -> None:
     gate, model = made(tmp_path, wait_s=0.01)
     slot = await gate.admit(model, "a")

@@ -1,6 +1,7 @@
 """Engines' HTTP in its rarer forms, written byte by byte."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,9 +12,10 @@ import pytest
 
 from llmgw.core.traffic.snapshot import Target
 from llmgw.core.traffic.usage import Ending
+from llmgw.gateway.relay import STALE_S
 from llmgw.gateway.upstream import HEAD_BYTES_MAX
 from llmgw.testing.waiting import eventually
-from tests.gateway.rig import Rig, chat, options, post, running, snapshot
+from tests.gateway.rig import Raw, Rig, chat, options, post, running, snapshot
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2}
 BODY = json.dumps({"choices": [], "usage": USAGE}).encode()
@@ -41,6 +43,13 @@ class Script:
                 await reader.readexactly(length)
                 for piece in self.turns.pop(0):
                     if piece == b"CLOSE":
+                        return
+                    if piece == b"LATE":
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(reader.read(), STALE_S + 0.2)
+                        continue
+                    if piece == b"STAY":
+                        await reader.read()
                         return
                     writer.write(piece)
                     await writer.drain()
@@ -158,6 +167,90 @@ async def test_a_stream_that_only_closes_was_cut_unless_it_said_that_it_was_done
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await rig.ask(body)
         assert (await rig.record()).ending is Ending.ENGINE_FAILED
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"data: [DONE]\r\r",
+        b"data: [DONE]\n",
+        b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}\n\n',
+    ],
+    ids=["carriage returns", "no blank line", "usage"],
+)
+async def test_a_stream_that_closes_behind_its_last_word_is_whole(
+    tmp_path: Path, last: bytes
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    stream = b'data: {"choices":[{"delta":{"content":"A"}}]}\n\n' + last
+    asking = post(chat(stream=True, stream_options={"include_usage": True}))
+    async with scripted(tmp_path, [head + stream, b"CLOSE"]) as (rig, _):
+        assert (await rig.ask(asking)).body == stream
+        assert (await rig.record()).ending is Ending.ANSWERED
+
+
+async def test_a_connection_that_closes_when_it_is_used_again_is_replaced(tmp_path: Path) -> None:
+    whole = OK + LENGTH + b"\r\n" + BODY
+    async with scripted(tmp_path, [whole], [b"CLOSE"], [whole]) as (rig, script):
+        assert [(await rig.ask(post(chat()))).status for _ in range(2)] == [200, 200]
+        assert "upstream_failures_total{" not in rig.gateway.metrics_text()
+    assert script.connections == 2
+
+
+async def test_an_engine_that_had_the_request_for_a_while_does_not_get_it_twice(
+    tmp_path: Path,
+) -> None:
+    whole = OK + LENGTH + b"\r\n" + BODY
+    async with scripted(tmp_path, [whole], [b"LATE", b"CLOSE"], [whole]) as (rig, script):
+        assert (await rig.ask(post(chat()))).status == 200
+        answer = await rig.ask(post(chat()))
+    assert (answer.status, answer.json["error"]["code"]) == (502, "upstream_closed")
+    assert script.connections == 1
+
+
+@pytest.mark.parametrize("trailer", [b"X-Late: y", b"Retry-After: 5", b"Content-Type: text/plain"])
+async def test_trailers_go_nowhere_however_they_come(tmp_path: Path, trailer: bytes) -> None:
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(BODY), BODY)
+    end = b"0\r\n" + trailer + b"\r\n\r\n"
+    for number, pieces in enumerate([[OK + chunked + end], [OK + chunked, end]]):
+        async with scripted(tmp_path / str(number), pieces) as (rig, _):
+            answer = await rig.ask(post(chat()))
+        assert (answer.status, answer.body) == (200, BODY)
+        known = {"content-type": "application/json", "transfer-encoding": "chunked"}
+        assert answer.headers == {**known, "x-request-id": answer.headers["x-request-id"]}
+
+
+@pytest.mark.parametrize("nothing", [b"X-Late: yyyyyy\r\n", b"1;" + b"e" * 60 + b"\r\n"])
+async def test_what_carries_nothing_is_bounded(tmp_path: Path, nothing: bytes) -> None:
+    chunked = OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n"
+    begin = b"0\r\n" if nothing.startswith(b"X") else b"1;"
+    flood = [nothing.replace(b"\r\n", b"e") * 1000 if begin == b"1;" else nothing * 1000] * 40
+    async with scripted(tmp_path, [chunked, begin, *flood, b"STAY"]) as (rig, _):
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await rig.ask(post(chat()))
+        assert (await rig.record()).ending is Ending.ENGINE_FAILED
+
+
+async def test_an_engine_that_names_another_address_has_failed(tmp_path: Path) -> None:
+    elsewhere = b"Location: http://10.9.8.7:1/v1/chat/completions\r\nContent-Length: 0\r\n\r\n"
+    async with scripted(tmp_path, [b"HTTP/1.1 307 Elsewhere\r\n" + elsewhere]) as (rig, _):
+        answer = await rig.ask(post(chat()))
+    assert (answer.status, answer.json["error"]["code"]) == (502, "upstream_redirected")
+    assert "location" not in answer.headers
+    assert b"10.9.8.7" not in answer.body
+
+
+async def test_who_must_wait_is_told_once_how_long(tmp_path: Path) -> None:
+    said = b"HTTP/1.1 503 No\r\nRetry-After: 9\r\nContent-Length: 0\r\n\r\n"
+    unsaid = b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"
+    async with scripted(tmp_path, [said], [unsaid]) as (rig, _), Raw.to(rig.port) as raw:
+        for seconds in (b"9", b"2"):
+            raw.send(post(chat()))
+            head = await raw.reader.readuntil(b"\r\n\r\n")
+            length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
+            await raw.reader.readexactly(length)
+            assert head.count(b"Retry-After") == 1
+            assert b"Retry-After: " + seconds + b"\r\n" in head
 
 
 async def test_an_event_larger_than_may_be_ends_the_stream(tmp_path: Path) -> None:
