@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.core.errors import StorageError
 from llmgw.core.traffic.usage import Ending, Usage
 from llmgw.gateway.entry import Entry
 from llmgw.gateway.journal import Journal, JournalFullError
@@ -257,6 +259,48 @@ async def test_a_setting_lets_it_serve_on_and_drop_the_oldest(tmp_path: Path) ->
         names = await drained(made)
         assert names == [f"r{i}" for i in range(1000 - len(names), 1000)]
         assert made.lost == 1000 - len(names)
+
+
+@pytest.mark.parametrize("folder_too", [False, True])
+async def test_files_that_somebody_removed_are_left_and_the_journal_begins_anew(
+    tmp_path: Path, *, folder_too: bool
+) -> None:
+    async with journal(tmp_path / "j") as made:
+        first, long = entry("first"), entry("long")
+        for record in (first, long):
+            made.open(record)
+        made.close(first)
+        await written()
+        if folder_too:
+            shutil.rmtree(tmp_path / "j")
+        else:
+            for path in files_in(tmp_path / "j"):
+                path.unlink()
+        assert (await made.unacknowledged())[0] == ()
+        assert await made.recent(9) == ()
+        for _ in range(2):
+            await made.tend()
+        assert made.why == ""
+        made.close(long)
+        await written()
+        assert await drained(made) == ["long"]
+    assert files_in(tmp_path / "j")
+
+
+async def test_a_journal_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    async with journal(tmp_path) as made:
+        record = entry("a")
+        made.open(record)
+        made.close(record)
+        await written()
+        path = files_in(tmp_path)[0]
+        path.rename(tmp_path / "kept")
+        path.mkdir()
+        with pytest.raises(StorageError, match="cannot be read"):
+            await made.unacknowledged()
+        path.rmdir()
+        (tmp_path / "kept").rename(path)
+        assert await drained(made) == ["a"]
 
 
 async def test_where_nobody_acknowledges_the_oldest_make_room_and_nothing_is_refused(

@@ -4,10 +4,12 @@ Of the gateway, this module alone knows the wire.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
+from llmgw.core.errors import StorageError
 from llmgw.core.ids import ID_BYTES, LinkId, id_from
 from llmgw.core.traffic.snapshot import Change, Snapshot
 from llmgw.gateway.gateway import Gateway
@@ -25,6 +27,8 @@ from llmgw.wire.messages import (
     UsageBatch,
     UsageStored,
 )
+
+logger = logging.getLogger(__name__)
 
 LOAD_S_MIN: Final = 0.25
 """Between two reports of what is in flight, when it changes."""
@@ -106,9 +110,17 @@ async def _report(link: Link, gateway: Gateway, clock: Clock) -> None:
 
 
 async def _account(link: Link, gateway: Gateway, stored: Mailbox[int], clock: Clock) -> None:
-    batch = 0
+    batch, failing = 0, False
     while True:
-        records, place = await gateway.journal.unacknowledged()
+        try:
+            records, place = await gateway.journal.unacknowledged()
+        except StorageError as error:
+            if not failing:
+                logger.warning("usage waits in the journal: %s", error)
+            failing = True
+            await clock.sleep(AGAIN_S)
+            continue
+        failing = False
         if not records:
             await gateway.journal.news.wait()
             await clock.sleep(GATHER_S)

@@ -26,6 +26,7 @@ from llmgw.gateway.entry import Entry
 from llmgw.gateway.options import JournalOptions
 from llmgw.gateway.segments import CLOSED, LINE_BYTES_MAX, OPENED, Read, Reserve, Segment
 from llmgw.runtime.clock import Clock
+from llmgw.runtime.files import make_private_folder
 from llmgw.runtime.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -109,10 +110,11 @@ class Journal:
         for segment in (*self._old, *empty, *([self._current] if self._current else [])):
             segments.seal(segment)
         for segment in empty:
-            segment.path.unlink()
+            segment.path.unlink(missing_ok=True)
 
     def _create(self) -> Segment:
         self._last_number += 1
+        make_private_folder(self._directory)
         return segments.create(
             self._directory, self._last_number, self._options.segment_bytes, self._reserve
         )
@@ -252,6 +254,7 @@ class Journal:
 
     async def tend(self) -> None:
         """Make room, write what waits, note how far long requests have come."""
+        await self._leave_removed()
         for segment in [segment for segment in self._old if segment.descriptor >= 0]:
             await self._pool.run(segments.seal, segment)
         if self._spare is None and await self._may_grow():
@@ -262,6 +265,20 @@ class Journal:
         if now_s >= self._checkpoint_s:
             self._checkpoint_s = now_s + CHECKPOINT_S
             self._checkpoint()
+
+    async def _leave_removed(self) -> None:
+        """Write no more into files that somebody has removed: nobody would ever read it."""
+        in_use = [segment for segment in (self._current, self._spare) if segment is not None]
+        if await self._pool.run(segments.are_there, in_use):
+            return
+        self._current = self._spare = None
+        self._failed = True
+        self._say(
+            f"{self._directory}: its files were removed while they were in use; what no control "
+            "plane had acknowledged is lost"
+        )
+        for segment in in_use:
+            await self._pool.run(segments.seal, segment)
 
     async def _may_grow(self) -> bool:
         held = sum(segment.size for segment in self._old) + self._options.segment_bytes
@@ -276,7 +293,7 @@ class Journal:
             oldest = self._old.pop(0)
             held -= oldest.size
             start = self._cursor[1] if self._cursor[0] == oldest.number else 0
-            unread = await self._pool.run(segments.read, oldest.path, start, oldest.used)
+            unread = await self._read(oldest, start, oldest.used)
             self.lost += len(unread.closed)
             await self._pool.run(_remove, [oldest])
         return True
@@ -315,13 +332,16 @@ class Journal:
     # What closed, for the control plane.
 
     async def unacknowledged(self) -> tuple[tuple[Usage, ...], tuple[int, int]]:
-        """Return the next closed records, in order, and the place after them for `acknowledge`."""
+        """Return the next closed records, in order, and the place after them for `acknowledge`.
+
+        Raises StorageError where they cannot be read now.
+        """
         self.news.clear()
         place = self._cursor
         for segment in self._known_from(place[0]):
             start = place[1] if segment.number == place[0] else 0
             while start < segment.used:
-                piece = await self._pool.run(segments.read, segment.path, start, READ_BYTES)
+                piece = await self._read(segment, start, READ_BYTES)
                 if piece.end == start:
                     break
                 if piece.closed:
@@ -329,6 +349,16 @@ class Journal:
                 start = piece.end
             place = (segment.number, start)
         return (), place
+
+    async def _read(self, segment: Segment, start: int, bytes_max: int) -> Read:
+        try:
+            return await self._pool.run(segments.read, segment.path, start, bytes_max)
+        except FileNotFoundError:  # made room meanwhile, or was removed by somebody
+            return Read((), segment.used)
+        except OSError as error:
+            raise StorageError(
+                f"{segment.path} cannot be read: {segments.reason(error)}"
+            ) from error
 
     async def acknowledge(self, place: tuple[int, int]) -> None:
         """Forget what closed before `place`: the control plane has it."""
@@ -354,7 +384,10 @@ class Journal:
 
 
 def _all_of(path: Path) -> list[Read]:
-    return list(segments.read_all(path, READ_BYTES))
+    try:
+        return list(segments.read_all(path, READ_BYTES))
+    except FileNotFoundError:
+        return []
 
 
 def _remove(gone: Iterable[Segment]) -> None:

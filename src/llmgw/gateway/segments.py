@@ -8,7 +8,7 @@ before the event loop does; the one write that does not is the journal's own.
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -77,6 +77,11 @@ def seal(segment: Segment) -> None:
     finally:
         os.close(descriptor)
     segment.size = segment.used
+
+
+def are_there(in_use: Iterable[Segment]) -> bool:
+    """Tell whether all files still have their names."""
+    return all(os.fstat(segment.descriptor).st_nlink > 0 for segment in in_use)
 
 
 def found_in(directory: Path) -> list[Segment]:
