@@ -107,6 +107,7 @@ def main() -> None:
     """Run it all on one cluster."""
     with tempfile.TemporaryDirectory(prefix="llmgw-") as name:
         cluster = Cluster(Path(name), make_tiny_gguf(Path(name) / "tiny.gguf"))
+        cluster.pace = {}
         try:
             cluster.up_to_ready()
             cluster.apply(cluster.catalog(replicas=SHARDS))

@@ -76,6 +76,8 @@ class Cluster:
         self.range = (first, first + 40)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.key = ""
+        self.pace: dict[str, object] = {"heartbeat_s": 0.5, "silent_after_s": 3.0}
+        """So that tests need not wait as long as operators would."""
 
     # -- daemons
 
@@ -89,9 +91,7 @@ class Cluster:
             gateway_port=self.gateway_port,
             admin_port=self.admin_port,
             agents_port=self.agents_port,
-            heartbeat_s=0.5,
-            silent_after_s=3.0,
-            **settings,
+            **{**self.pace, **settings},
         )
 
     def agent(self, process: str = "agent", **settings: object) -> None:
