@@ -27,6 +27,7 @@ from llmgw.store.errors import (
     StoreReadOnlyError,
     StoreUnreachableError,
 )
+from llmgw.store.events import NewEvent
 from llmgw.store.gateways import Gateways
 from llmgw.store.sqlite import SqliteDriver
 from llmgw.store.store import Store, open_store
@@ -163,6 +164,23 @@ async def test_a_file_that_was_cut_short_is_damaged_not_empty(path: Path) -> Non
     with pytest.raises(StoreDamagedError):
         async with opened(path) as store:
             await store.usage.read()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_lost_its_name_is_used_no_more(path: Path, *, replaced: bool) -> None:
+    async with opened(path) as store:
+        await store.events.add([NewEvent("a", "before", 1.0)])
+        kept = path.with_name("kept")
+        os.rename(path, kept)
+        if replaced:
+            fill(path, content_of(kept))
+        for use in (store.events.add([NewEvent("a", "lost", 2.0)]), store.events.read()):
+            with pytest.raises(StoreDamagedError, match="replaced" if replaced else "removed"):
+                await use
+        assert (path.name in os.listdir(path.parent)) is replaced
+        os.rename(kept, path)
+        await store.events.add([NewEvent("a", "after", 3.0)])
+        assert [event.what for event in await store.events.read()] == ["before", "after"]
 
 
 async def test_a_store_that_is_full_says_so_and_goes_on_when_there_is_room(path: Path) -> None:

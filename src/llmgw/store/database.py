@@ -51,6 +51,7 @@ class Database:
         await self._engines.writer.dispose()
 
     async def _run(self, engine: AsyncEngine, work: Work[T]) -> T:
+        await self._driver.vouch()
         try:
             return await self._attempt(engine, work)
         except _LostError:

@@ -36,6 +36,10 @@ class Driver(Protocol):
         """Make what must be there before the first connection."""
         ...
 
+    async def vouch(self) -> None:
+        """Raise StorageError where this is not the store any more that the next start will find."""
+        ...
+
     def engines(self) -> Engines:
         """Return the two pools; nothing is opened yet."""
         ...

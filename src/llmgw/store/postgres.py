@@ -51,6 +51,9 @@ class PostgresDriver:
     async def prepare(self) -> None:
         """Nothing: an operator makes the database."""
 
+    async def vouch(self) -> None:
+        """Nothing: the server answers for what it commits."""
+
     def engines(self) -> Engines:
         """See Driver."""
         wait_ms = str(round(WAIT_S_MAX * 1000))

@@ -75,6 +75,7 @@ class SqliteDriver:
         self._path = path
         self._clock = clock
         self._wait_s = wait_s
+        self._made: tuple[int, int] | None = None
 
     @property
     def place(self) -> str:
@@ -94,7 +95,7 @@ class SqliteDriver:
     async def prepare(self) -> None:
         """Make the file, so that it is nobody else's to read even before SQLite sees it."""
         try:
-            await asyncio.to_thread(_make, self._path)
+            self._made = await asyncio.to_thread(_make, self._path)
         except FileNotFoundError as error:
             raise StoreUnreachableError(
                 f"cannot make {self._path}: its directory does not exist; make it first"
@@ -104,6 +105,17 @@ class SqliteDriver:
                 f"cannot make {self._path} readable for its owner only: {error.strerror}; "
                 "the directory and the file must belong to the user that llmgw runs as"
             ) from error
+
+    async def vouch(self) -> None:
+        """Old connections go on with a file that lost its name, fresh ones begin an empty one."""
+        found = await asyncio.to_thread(_found, self._path)
+        if self._made is None or found == self._made:
+            return
+        what = "removed" if found is None else "replaced"
+        raise StoreDamagedError(
+            f"{self._path} was {what} while llmgw used it, so it uses it no more: what it "
+            "wrote would be lost; put the right file there and start llmgw again"
+        )
 
     def engines(self) -> Engines:
         """See Driver."""
@@ -197,15 +209,33 @@ def _text(error: BaseException) -> str:
     return str(error.orig if isinstance(error, DBAPIError) else error)
 
 
-def _make(path: Path) -> None:
+def _found(path: Path) -> tuple[int, int] | None:
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        return _identity(path.stat())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreUnreachableError(
+            f"cannot look at {path}: {error.strerror}; see to its disk and directory, llmgw tries "
+            "again by itself"
+        ) from error
+
+
+def _make(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
     except FileNotFoundError:
         _make_empty(path)
-        return
+        return _identity(path.stat())
+    mode = stat.S_IMODE(found.st_mode)
     if mode & ~MODE:
         logger.warning("%s had mode %o, others could read it; now it has %o", path, mode, MODE)
         path.chmod(MODE)
+    return _identity(found)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _make_empty(path: Path) -> None:
