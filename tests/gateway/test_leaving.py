@@ -1,6 +1,7 @@
 """Clients that leave, stall, or are still there when the gateway goes."""
 
 import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from llmgw.core.traffic.usage import Ending
 from llmgw.gateway.options import Limits
 from llmgw.testing.engine import Behaviour, FakeEngine
-from llmgw.testing.waiting import eventually
+from llmgw.testing.waiting import eventually, eventually_true
 from tests.gateway.rig import QUICK, Raw, chat, options, post, running, serving, snapshot
 
 SLOW = Behaviour(first_token_s=600)
@@ -147,6 +148,29 @@ async def test_a_client_that_takes_nothing_counts_as_gone(tmp_path: Path) -> Non
         usage = await rig.record()
         await eventually(lambda: rig.engine.aborted == 1)
     assert (usage.ending, usage.status) == (Ending.CLIENT_LEFT, 499)
+
+
+async def test_a_client_that_reads_slowly_is_not_one_that_takes_nothing(tmp_path: Path) -> None:
+    behaviour = Behaviour(text="x" * 100_000, tokens=400)
+    quick = replace(QUICK, stalled_s=1.5)
+    async with serving(tmp_path, behaviour, quick) as rig:
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            slow.setblocking(False)  # noqa: FBT003 -- socket's own
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(slow, ("127.0.0.1", rig.port))
+            await loop.sock_sendall(slow, post(chat(stream=True)))
+            taken = 0
+
+            async def takes_some() -> bool:
+                nonlocal taken
+                taken += len(await loop.sock_recv(slow, 5_000))  # raises when it is cut off
+                return taken > 1_000_000
+
+            await eventually_true(takes_some, within_s=30.0)
+        usage = await rig.record()
+    assert usage.ending is Ending.CLIENT_LEFT
+    assert rig.engine.written < 10_000_000
 
 
 async def test_a_gateway_that_stops_lets_answers_end_within_bounds(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 BACKLOG: Final = 4096
 WRITE_BUFFER_BYTES_MAX: Final = 64 * 1024
 """asyncio's own high-water mark."""
+UNSENT_BYTES_MAX: Final = 64 * 1024
+"""In the kernel, of what a client has no room for. Unbounded that is megabytes for each, and a slow
+client would look like one that takes nothing: the kernel asks for more when a third is gone."""
 CUT_S: Final = 0.05
 """For aiohttp, which waits for handlers once more before it cancels them."""
 LINGER_S: Final = 2.0
@@ -363,6 +366,8 @@ def bind(options: GatewayOptions) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections take this over from what listens.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
         if options.reuse_port:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((options.host, options.port))
