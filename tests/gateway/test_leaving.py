@@ -156,7 +156,7 @@ async def test_a_client_that_reads_slowly_is_not_one_that_takes_nothing(tmp_path
     async with serving(tmp_path, behaviour, quick) as rig:
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-            slow.setblocking(False)  # noqa: FBT003 -- socket's own
+            slow.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_connect(slow, ("127.0.0.1", rig.port))
             await loop.sock_sendall(slow, post(chat(stream=True)))
