@@ -5,8 +5,8 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from llmgw.core.traffic.usage import Ending, Usage
 from llmgw.gateway.entry import Entry
 from llmgw.gateway.journal import Journal, JournalFullError
 from llmgw.gateway.options import JournalOptions
-from llmgw.gateway.segments import LINE_BYTES_MAX
+from llmgw.gateway.segments import LINE_BYTES_MAX, Segment
 from llmgw.runtime.clock import SystemClock
 from llmgw.runtime.threads import ThreadPool
 
@@ -48,6 +48,20 @@ async def journal(
     finally:
         await pool.run(made.end)
         await pool.close()
+
+
+@contextmanager
+def failing(segment: Segment | None) -> Iterator[None]:
+    """Let every write to the segment fail, for the block."""
+    assert segment is not None
+    kept = os.dup(segment.descriptor)
+    with Path(os.devnull).open("rb") as readonly:
+        os.dup2(readonly.fileno(), segment.descriptor)
+    try:
+        yield
+    finally:
+        os.dup2(kept, segment.descriptor)
+        os.close(kept)
 
 
 def files_in(directory: Path) -> list[Path]:
@@ -232,6 +246,38 @@ async def test_a_failed_write_keeps_the_ends_and_writes_them_later(tmp_path: Pat
         await made.tend()
         assert made.why == ""
         assert await drained(made) == ["a"]
+
+
+async def test_ends_that_had_to_wait_for_the_disk_are_news(tmp_path: Path) -> None:
+    async with journal(tmp_path) as made:
+        record = entry("a")
+        made.open(record)
+        await written()
+        with failing(made._current):
+            made.close(record)
+            await written()
+            assert await made.unacknowledged() == ((), (1, made._current.used))  # type: ignore[union-attr]
+            assert not made.news.is_set()
+        await made.tend()
+        assert made.news.is_set()
+        assert await drained(made) == ["a"]
+
+
+async def test_ends_survive_a_segment_that_cannot_be_begun(tmp_path: Path) -> None:
+    async with journal(tmp_path) as made:
+        made.open(entry("open"))
+        await written()
+        names = []
+        with failing(made._spare):
+            while not made.why:
+                record = entry(f"r{len(names)}")
+                made.open(record)
+                await written()
+                made.close(record)
+                await written()
+                names.append(record.request)
+        await made.tend()
+        assert await drained(made) == names
 
 
 async def test_the_journal_is_bounded_and_says_who_must_act(tmp_path: Path) -> None:

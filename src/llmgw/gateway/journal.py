@@ -186,7 +186,7 @@ class Journal:
             self._append(lines)
         except OSError as error:
             self._fail(error)
-        if touched:
+        if lines:  # perhaps only such as had waited for the disk
             self.news.set()
 
     def _line_of(self, entry: Entry) -> bytes:
@@ -206,7 +206,7 @@ class Journal:
             if segment is not None and end > begin:
                 self._write(segment, b"".join(lines[begin:end]), lines[begin:])
                 begin = end
-            elif not self._rotate():
+            elif not self._rotate(lines[begin:]):
                 self._keep(lines[begin:])
                 return
 
@@ -229,7 +229,7 @@ class Journal:
             self.lost += 1
         self.wake.set()
 
-    def _rotate(self) -> bool:
+    def _rotate(self, unwritten: list[bytes]) -> bool:
         """Go on in the spare segment, which begins with all that is open."""
         if self._spare is None:
             return False
@@ -239,7 +239,7 @@ class Journal:
         self.wake.set()
         carried = b"".join(_line(OPENED, entry) for entry in self._open.values())
         if carried and len(carried) <= self._current.room:
-            self._write(self._current, carried, [])
+            self._write(self._current, carried, unwritten)
         return True
 
     def _fail(self, error: OSError) -> None:
@@ -307,7 +307,7 @@ class Journal:
             return
         self._spare = self._made.popleft()
         if self._current is None:
-            self._rotate()
+            self._rotate([])
         if not self._failed:
             self._recovered()
 
