@@ -82,3 +82,22 @@ async def test_a_store_that_cannot_be_read_leaves_what_was_known(tmp_path: Path)
     reader.edited()
     assert (await reader.read(None)).catalog.revision == 2
     assert reader.trouble == ""
+
+
+async def test_a_file_that_cannot_be_used_any_more_is_a_trouble_that_is_shown(
+    tmp_path: Path,
+) -> None:
+    file, clock = tmp_path / "catalog.yaml", ManualClock()
+    file.write_text("models: []\n")
+    store = MemoryStore(file, "none-test")
+    reader = WantedReader(store, Registry(store, tell, clock), clock)
+    await reader.read(None)
+    assert reader.trouble == ""
+    file.unlink()
+    reader.edited()
+    assert (await reader.read(None)).catalog.models == ()
+    assert "catalog.yaml" in reader.trouble
+    file.write_text("models: []\n")
+    reader.edited()
+    await reader.read(None)
+    assert reader.trouble == ""

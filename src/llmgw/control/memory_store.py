@@ -311,6 +311,11 @@ class MemoryStore:
         self.identity = FileIdentity(store_id)
         self.usage = None
 
+    @property
+    def trouble(self) -> str:
+        """See StorePort."""
+        return self.file.trouble
+
     @asynccontextmanager
     async def lead(self, holder: str) -> AsyncIterator[MemoryLead]:
         """See StorePort."""

@@ -174,6 +174,11 @@ class StorePort(Protocol):
     """Everything that is stored, by aggregate."""
 
     @property
+    def trouble(self) -> str:
+        """Why something else is served than what was last written down; empty while all is well."""
+        ...
+
+    @property
     def catalog(self) -> CatalogPort:
         """What is wanted."""
         ...

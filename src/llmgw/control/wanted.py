@@ -73,7 +73,7 @@ class WantedReader:
                 logger.warning("the store cannot be read; going on with what is known: %s", error)
             wanted, self.trouble = known, str(error)
         else:
-            self.trouble = ""
+            self.trouble = self._store.trouble
         self._wanted, self._intents_of = wanted, lead
         self._read_s, self._edits_read = now_s, edits
         return wanted

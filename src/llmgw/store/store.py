@@ -46,6 +46,11 @@ class Store:
     gateways: Gateways
     identity: Identity
 
+    @property
+    def trouble(self) -> str:
+        """Empty: what is stored is what is read."""
+        return ""
+
     def lead(
         self, holder: str, wait_s: float | None = None, on_wait: Waiting = logger.info
     ) -> AbstractAsyncContextManager[Lead]:

@@ -176,6 +176,13 @@ def test_the_brake_holds_when_more_nodes_are_silent_than_a_share() -> None:
     assert "2 of 3 nodes are silent" in decision.brake
 
 
+def test_the_brake_holds_when_no_node_is_heard_at_all() -> None:
+    decision = decide(view(catalog(REPLACE), [ON_N1], [silent("n1", READY, for_s=99)]), NOW, PLAN)
+    assert decision.saves == ()
+    assert len(decision.routes) == 1
+    assert "1 of 1 nodes are silent" in decision.brake
+
+
 def test_what_remained_on_a_lost_node_is_stopped_when_it_returns_and_then_forgotten() -> None:
     moved = Intent(
         placement(node="n2", wanted=REPLACE, incarnation=2),

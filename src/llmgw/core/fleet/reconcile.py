@@ -435,6 +435,6 @@ def _least_useful(intents: list[Intent], view: View) -> list[Intent]:
 def _brake(view: View) -> str:
     silent = [n for n in view.nodes.values() if not n.heard]
     allowed = max(1, math.floor(view.rules.brake_share * len(view.nodes)))
-    if len(silent) <= allowed:
+    if len(silent) <= allowed and len(silent) < len(view.nodes):
         return ""
     return f"{len(silent)} of {len(view.nodes)} nodes are silent at once"
