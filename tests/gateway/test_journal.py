@@ -267,7 +267,7 @@ async def test_ends_survive_a_segment_that_cannot_be_begun(tmp_path: Path) -> No
     async with journal(tmp_path) as made:
         made.open(entry("open"))
         await written()
-        names = []
+        names: list[str] = []
         with failing(made._spare):
             while not made.why:
                 record = entry(f"r{len(names)}")
