@@ -196,5 +196,19 @@ async def test_a_stop_that_a_stopped_runner_does_not_hear_is_explained_and_done_
         await node.phase(spec.key, Phase.STOPPED)
 
 
+async def test_a_stop_that_cannot_be_asked_for_since_the_directory_is_gone_is_explained(
+    node: Node, port: int
+) -> None:
+    spec = node.spec(port, stop_grace_s=0.5)
+    async with node.agent():
+        await node.control.assign(spec)
+        await node.ready(spec.key)
+        os.rename(node.runs / str(spec.key), node.runs.parent / "moved")
+        await node.control.assign()
+        await node.control.until(lambda report: "No such file" in report.shards[0].why)
+        os.rename(node.runs.parent / "moved", node.runs / str(spec.key))
+        await node.phase(spec.key, Phase.STOPPED)
+
+
 def sessions(session: int) -> list[Process]:
     return [process for process in all_processes() if process.session == session]

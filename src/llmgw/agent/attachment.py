@@ -95,6 +95,8 @@ class Attachment:
         self._random = Random(name)
         self._failures = 0
         self._spawn_at_s = clock.monotonic_s()
+        self.watches = False
+        """Whether a runner is being watched: its words come, whatever became of its files."""
         self.may_start = False
         """Whether a runner may be started that has no earlier one: only when it is assigned."""
 
@@ -114,10 +116,12 @@ class Attachment:
         try:
             async with aclosing(self._door.watch(self._folder, WATCH_S_MAX)) as records:
                 async for seen in records:
-                    self._failures = 0
+                    self._failures, self.watches = 0, True
                     await self._owner.on_record(seen, live=True)
         except RunnerAwayError:
             return False
+        finally:
+            self.watches = False
         return True
 
     async def _without_runner(self) -> bool:

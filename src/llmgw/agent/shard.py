@@ -364,7 +364,9 @@ class Shard:
         except RunnerSilentError as error:
             # The watch may wait on it, too; it is asked again, and asking once is enough for it.
             self.on_trouble(f"was to be stopped, but {error}")
-        except RunnerAwayError:
+        except RunnerAwayError as error:
+            if self._hold.watches:
+                self.on_trouble(f"was to be stopped, but {error}")
             self._follow_wake.set()  # the watch brings a runner, or ends it without one
 
     async def _ask(self) -> None:
