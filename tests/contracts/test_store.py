@@ -258,10 +258,13 @@ async def test_a_record_that_says_absurd_things_is_booked_and_holds_up_no_other(
     store: Store,
 ) -> None:
     absurd = used("bad", model="a\0b" + "x" * 5_000, prompt_tokens=10**30, completion_tokens=-5)
-    assert await store.usage.add([used("good"), absurd], "g1") == 2
+    late, early = used("late", 1e300), used("early", -1e300)
+    assert await store.usage.add([used("good"), absurd, late, early], "g1") == 4
     rows = await store.usage.totals(0, 2 * DAY_ONE, (By.MODEL,))
-    assert [len(row.model or "") for row in rows] == [200, 4]
+    assert [(len(row.model or ""), row.requests) for row in rows] == [(200, 1), (4, 2)]
     assert rows[0].completion_tokens == 0
+    (whole,) = await store.usage.totals(0, 1e301)
+    assert whole.requests == 4
 
 
 # Events

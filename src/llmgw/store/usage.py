@@ -19,6 +19,8 @@ PAGE_MAX: Final = 1_000
 NAME_CHARS_MAX: Final = 200
 TOKENS_MAX: Final = 2**53
 DAY_S: Final = 86_400
+WALL_S_MAX: Final = 2.0**40
+"""Some 35,000 years on: what lies beyond is not a time."""
 
 
 class By(StrEnum):
@@ -143,11 +145,12 @@ def _total(row: Row[*tuple[Any, ...]], by: Sequence[By]) -> Total:
 
 
 def _row(record: Usage, gateway: str) -> dict[str, object]:
+    opened_wall_s = max(0.0, min(record.opened_wall_s, WALL_S_MAX))
     return {
         "request": record.request,
         "gateway": gateway,
-        "opened_wall_s": record.opened_wall_s,
-        "day": int(record.opened_wall_s // DAY_S),
+        "opened_wall_s": opened_wall_s,
+        "day": int(opened_wall_s // DAY_S),
         "account": _name(record.account),
         "key_id": _name(record.key),
         "model": _name(record.model),
@@ -159,7 +162,7 @@ def _row(record: Usage, gateway: str) -> dict[str, object]:
     }
 
 
-# A client names the model and an engine counts the tokens: whatever they say has to fit, or one
+# Clients name models, engines count tokens and clocks jump: whatever they say has to fit, or one
 # record would hold up all that are booked with it. The document keeps what was really said.
 def _name(text: str) -> str:
     return text.replace("\0", "\ufffd")[:NAME_CHARS_MAX]

@@ -11,8 +11,8 @@ BYTES_PER_TOKEN: Final = 4
 WHOLE_ANSWER_BYTES_MAX: Final = 64 * 1024
 """Larger answers (embeddings) are not read whole; their usage is looked for near their end."""
 TAIL_BYTES: Final = 8 * 1024
-COUNT_MAX: Final = 2**53
-"""What no request reaches; the ledger has room for it, and JSON for each number up to it."""
+COUNT_MAX: Final = 2**32
+"""What no request reaches; the ledger can still add up two thousand million of them."""
 _USAGE: Final = b'"usage"'
 
 
