@@ -169,6 +169,18 @@ async def test_while_the_store_takes_nothing_nothing_is_sent(tmp_path: Path, nod
         await plane.until(lambda: plane.phases() == ["ready"])
 
 
+async def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path: Path, nodes: Nodes) -> None:
+    async with on_sqlite(tmp_path) as plane:
+        agent = await ready(plane, nodes)
+        (first,) = agent.alive
+        full = FullPlacements(plane.plane.store.placements)
+        object.__setattr__(plane.plane.store, "placements", full)
+        agent.fail(first, "exit status 3")
+        await plane.until(lambda: plane.phases() == ["failed"])
+        assert "no space" in plane.plane.reconciler.trouble
+        assert agent.alive == []
+
+
 class FullPlacements:
     """A store that can be read and not written."""
 

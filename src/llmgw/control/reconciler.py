@@ -177,7 +177,11 @@ class Reconciler:
         decision = decide(view, self._clock.wall_s(), self._plan)
         seen = Seen(view, decision, wanted, lead.term if lead is not None else 0)
         if lead is not None:
-            await self._apply(lead, seen, links)
+            try:
+                await self._apply(lead, seen, links)
+            except StorageError:
+                self.seen = seen  # what cannot be written down is true all the same
+                raise
         self.seen = seen
         self.turned_once.set()
         self._set_alarm(decision.wake_s)
