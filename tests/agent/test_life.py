@@ -48,6 +48,19 @@ async def test_a_restarted_agent_finds_the_same_process_and_restarts_nothing(
         await node.phase(spec.key, Phase.STOPPED)
 
 
+async def test_a_restarted_agent_asks_at_once_how_its_engines_are(node: Node, port: int) -> None:
+    spec = node.spec(port)
+    async with node.agent():
+        await node.control.assign(spec)
+        await node.ready(spec.key)
+    node.control.reports.clear()
+    node.set(probe_ready_s=3600.0)
+    async with node.agent():
+        await node.control.until(lambda r: r.shards[0].running is not None)
+        await node.control.assign()
+        await node.phase(spec.key, Phase.STOPPED)
+
+
 async def test_before_the_first_assignment_all_is_kept_and_then_what_is_not_in_it_is_stopped(
     node: Node, port: int
 ) -> None:

@@ -400,6 +400,8 @@ class Shard:
         if self.phase in STARTING:
             wait_s = (self._age_s() or 0.0) * PROBE_SHARE
             wait_s = min(max(wait_s, self._tools.probe_starting_s), PROBE_STARTING_S_MAX)
+        elif self.phase is Phase.READY and self._probe is None:
+            return  # an earlier agent has seen it ready: ask how it is now
         else:
             wait_s = self._tools.probe_ready_s
         try:
