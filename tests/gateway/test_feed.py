@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from llmgw.core.ids import LinkId
 from llmgw.core.traffic.snapshot import Change, Snapshot, change
 from llmgw.core.traffic.usage import Usage
@@ -140,13 +142,14 @@ async def test_usage_that_was_not_stored_comes_again_on_the_next_link(tmp_path: 
         assert control.batches[0].records == control.batches[1].records
 
 
-async def test_a_gateway_follows_over_a_real_link(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ledger", [True, False])
+async def test_a_gateway_follows_over_a_real_link(tmp_path: Path, ledger: bool) -> None:
     async with serving(tmp_path) as rig:
         control = Control(snapshot(rig.engine, revision=5))
         server = GatewayServer(
             ["127.0.0.1:0"],
             control.serve,
-            lambda _: Welcome(LinkId("link"), 1, "store", 1.0, 5.0),
+            lambda _: Welcome(LinkId("link"), 1, "store", 1.0, 5.0, ledger=ledger),
             SystemClock(),
             ListenOptions(),
         )
@@ -159,4 +162,5 @@ async def test_a_gateway_follows_over_a_real_link(tmp_path: Path) -> None:
                 await rig.ask(post(chat()))
                 await eventually(lambda: len(control.stored) == 1)
                 await eventually(lambda: bool(control.loads))
+    assert rig.gateway.journal.acknowledged is ledger
     assert hello_of(rig.gateway) == GatewayHello(rig.gateway.id, 1, 5)

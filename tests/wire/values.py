@@ -133,7 +133,13 @@ agent_ups = (
     | st.builds(Answer, counts, tuples(texts), st.booleans(), texts)
 )
 welcomes = st.builds(
-    Welcome, ids.map(LinkId), counts, texts, st.floats(0.01, 10), st.floats(11, 1e6)
+    Welcome,
+    ids.map(LinkId),
+    counts,
+    texts,
+    st.floats(0.01, 10),
+    st.floats(11, 1e6),
+    ledger=st.booleans(),
 )
 refusals = st.builds(Refusal, texts, seconds)
 agent_downs = (

@@ -44,6 +44,8 @@ class About:
     store: str
     heartbeat_s: float = 2.0
     silent_after_s: float = 10.0
+    ledger: bool = True
+    """Whether usage is stored."""
 
 
 @dataclass(slots=True)
@@ -104,7 +106,14 @@ class AgentLinks:
     def _welcome(self) -> Welcome:
         about = self._about
         link = LinkId(id_from(self._entropy(ID_BYTES)))
-        return Welcome(link, self._term(), about.store, about.heartbeat_s, about.silent_after_s)
+        return Welcome(
+            link,
+            self._term(),
+            about.store,
+            about.heartbeat_s,
+            about.silent_after_s,
+            ledger=about.ledger,
+        )
 
     async def on_link(self, link: NodeLink) -> None:
         """Serve one agent until its link ends."""

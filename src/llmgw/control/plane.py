@@ -83,7 +83,12 @@ async def build_control(
     registry = Registry(store, tell, clock, options.door)
     await registry.refresh()
     leader = Leader(store, options.holder, wake.set, clock)
-    about = About(store_id, options.heartbeat_s, options.silent_after_s)
+    about = About(
+        store_id,
+        options.heartbeat_s,
+        options.silent_after_s,
+        ledger=store.usage is not None,
+    )
     links = AgentLinks(about, registry, lambda: leader.term, tell, entropy)
     usage = UsageWriter(store.usage, clock)
     publisher = Publisher(store.gateways, usage, tell, clock)

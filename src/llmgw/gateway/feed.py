@@ -16,7 +16,7 @@ from llmgw.gateway.gateway import Gateway
 from llmgw.runtime.clock import Clock, Random
 from llmgw.wire.dialing import DialOptions, KeepDialing
 from llmgw.wire.errors import LinkLostError
-from llmgw.wire.gateway_link import follow_control
+from llmgw.wire.gateway_link import PublisherLink, follow_control
 from llmgw.wire.mailbox import Mailbox, MailboxClosedError
 from llmgw.wire.messages import (
     BATCH_RECORDS_MAX,
@@ -151,10 +151,15 @@ def feed_from(
     return KeepDialing(
         f"feed from {endpoint}",
         lambda: follow_control(endpoint, hello_of(gateway), options, clock),
-        lambda link: follow(link, gateway, clock),
+        lambda link: _follow_over(link, gateway, clock),
         clock,
         random,
     )
+
+
+async def _follow_over(link: PublisherLink, gateway: Gateway, clock: Clock) -> None:
+    gateway.journal.acknowledged = link.peer.ledger
+    await follow(link, gateway, clock)
 
 
 class MemoryLink(Generic[Peer, Out, In]):

@@ -60,6 +60,8 @@ class Journal:
     ) -> None:
         self._directory = directory
         self._options = options
+        self.acknowledged = options.acknowledged
+        """Whether a control plane takes what is sent; each one that is followed says so."""
         self._pool = pool
         self._clock = clock
         self._reserve = reserve
@@ -283,7 +285,7 @@ class Journal:
     async def _may_grow(self) -> bool:
         held = sum(segment.size for segment in self._old) + self._options.segment_bytes
         while held + self._options.segment_bytes > self._options.bytes_max:
-            rolls = not (self._options.refuse_when_full and self._options.acknowledged)
+            rolls = not (self._options.refuse_when_full and self.acknowledged)
             if not rolls or not self._old:
                 self._say(
                     f"{self._directory} holds {held} bytes of usage that no control plane has "

@@ -115,6 +115,7 @@ def write_answer_to_hello(
             envelope.welcome.store = message.store
             envelope.welcome.heartbeat_s = message.heartbeat_s
             envelope.welcome.silent_after_s = message.silent_after_s
+            envelope.welcome.no_ledger = not message.ledger
 
 
 def read_welcome(envelope: ControlMessage | PublisherMessage) -> Welcome:
@@ -127,7 +128,14 @@ def read_welcome(envelope: ControlMessage | PublisherMessage) -> Welcome:
             f"welcome.heartbeat_s: {wire.heartbeat_s} must be {HEARTBEAT_S_MIN} at least and below "
             f"silent_after_s, which is {wire.silent_after_s}"
         )
-    return Welcome(LinkId(wire.link), wire.term, wire.store, wire.heartbeat_s, wire.silent_after_s)
+    return Welcome(
+        LinkId(wire.link),
+        wire.term,
+        wire.store,
+        wire.heartbeat_s,
+        wire.silent_after_s,
+        ledger=not wire.no_ledger,
+    )
 
 
 def read_refusal(envelope: ControlMessage | PublisherMessage) -> Refusal:

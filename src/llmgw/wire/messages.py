@@ -44,6 +44,8 @@ class Welcome:
     """Both ends say something at least so often,"""
     silent_after_s: float
     """and end the link when they have heard nothing for so long."""
+    ledger: bool = True
+    """Whether usage that gateways send is stored and acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

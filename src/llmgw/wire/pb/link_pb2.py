@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18llmgw/wire/pb/link.proto\x12\x08llmgw.v1\"\x0b\n\tHeartbeat\"\x12\n\x03\x45nd\x12\x0b\n\x03why\x18\x01 \x01(\t\"2\n\x05Piece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\x08\"a\n\x07Welcome\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\r\n\x05store\x18\x03 \x01(\t\x12\x13\n\x0bheartbeat_s\x18\x04 \x01(\x01\x12\x16\n\x0esilent_after_s\x18\x05 \x01(\x01\"-\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\t\x12\x15\n\rretry_after_s\x18\x02 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18llmgw/wire/pb/link.proto\x12\x08llmgw.v1\"\x0b\n\tHeartbeat\"\x12\n\x03\x45nd\x12\x0b\n\x03why\x18\x01 \x01(\t\"2\n\x05Piece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\x08\"t\n\x07Welcome\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\r\n\x05store\x18\x03 \x01(\t\x12\x13\n\x0bheartbeat_s\x18\x04 \x01(\x01\x12\x16\n\x0esilent_after_s\x18\x05 \x01(\x01\x12\x11\n\tno_ledger\x18\x06 \x01(\x08\"-\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\t\x12\x15\n\rretry_after_s\x18\x02 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,7 +38,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PIECE']._serialized_start=71
   _globals['_PIECE']._serialized_end=121
   _globals['_WELCOME']._serialized_start=123
-  _globals['_WELCOME']._serialized_end=220
-  _globals['_REFUSAL']._serialized_start=222
-  _globals['_REFUSAL']._serialized_end=267
+  _globals['_WELCOME']._serialized_end=239
+  _globals['_REFUSAL']._serialized_start=241
+  _globals['_REFUSAL']._serialized_end=286
 # @@protoc_insertion_point(module_scope)

@@ -25,18 +25,20 @@ class Piece(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., index: _Optional[int] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("link", "term", "store", "heartbeat_s", "silent_after_s")
+    __slots__ = ("link", "term", "store", "heartbeat_s", "silent_after_s", "no_ledger")
     LINK_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     SILENT_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    NO_LEDGER_FIELD_NUMBER: _ClassVar[int]
     link: str
     term: int
     store: str
     heartbeat_s: float
     silent_after_s: float
-    def __init__(self, link: _Optional[str] = ..., term: _Optional[int] = ..., store: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., silent_after_s: _Optional[float] = ...) -> None: ...
+    no_ledger: bool
+    def __init__(self, link: _Optional[str] = ..., term: _Optional[int] = ..., store: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., silent_after_s: _Optional[float] = ..., no_ledger: _Optional[bool] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("why", "retry_after_s")
