@@ -40,7 +40,7 @@ class Machine:
         }
         self.catalog.write_text(json.dumps({"models": [{"name": "tiny", "profiles": [profile]}]}))
         self.gateway_port, self.admin_port, agents_port, metrics_port, first = free_ports(5)
-        self._settings = {
+        self.settings = {
             "gateway_port": self.gateway_port,
             "admin_port": self.admin_port,
             "agents_port": agents_port,
@@ -53,7 +53,7 @@ class Machine:
     def command(self, name: str, *words: str) -> list[str]:
         """Return a command on this machine."""
         argv = [sys.executable, "-m", "llmgw.cli", name, "--state-dir", str(self.state), *words]
-        for setting, value in self._settings.items():
+        for setting, value in self.settings.items():
             argv += ["--set", f"{setting}={value}"]
         return argv
 
@@ -292,6 +292,27 @@ def test_a_taken_port_is_said_at_once_and_nothing_joins_whoever_has_it(machine: 
             assert f"cannot listen on 127.0.0.1:{machine.gateway_port}" in done.stderr
             assert machine.running() == []
     assert not (machine.state / "agent").exists()
+
+
+@pytest.mark.parametrize("setting", ["gateway_port", "admin_port", "agents_port", "metrics_port"])
+def test_why_a_daemon_cannot_start_is_one_sentence_with_the_setting_detached_too(
+    machine: Machine, setting: str
+) -> None:
+    port = machine.settings[setting]
+    # What an earlier life has written is no news.
+    machine.state.mkdir()
+    for log in ("serve.log", "agent.log", "up.log"):
+        (machine.state / log).write_text("llmgw: an old story\n" * 10)
+    with socket_on(port):
+        for words in ([], ["--detach", "--timeout", "30"]):
+            done = machine.run("up", "--catalog", str(machine.catalog), *words)
+            assert done.returncode == Exit.FAILED, done.stderr
+            (told,) = (line for line in done.stderr.splitlines() if line.startswith("llmgw: "))
+            assert done.stderr.count("cannot listen") == 1, done.stderr
+            for word in ("cannot start", str(port), "Address already in use", f"`{setting}`"):
+                assert word in told
+            for noise in ("old story", "add_port", "nothing answers", "ready: "):
+                assert noise not in done.stderr
 
 
 @contextlib.contextmanager

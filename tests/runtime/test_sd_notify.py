@@ -53,6 +53,15 @@ def test_a_socket_that_went_away_is_said_once(
     assert len(caplog.records) == 1
 
 
+def test_that_nobody_listens_any_more_is_no_news(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(str(tmp_path / "notify"))
+    SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}).stopping()
+    assert [r for r in caplog.records if r.levelname != "DEBUG"] == []
+
+
 async def test_the_watchdog_is_fed_twice_within_its_time(systemd: socket.socket) -> None:
     environment = {"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "30000000"}
     clock = ManualClock()

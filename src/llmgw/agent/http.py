@@ -1,6 +1,7 @@
 """The agent's own /metrics and /healthz, for those who watch the watchers."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -88,8 +89,9 @@ class AgentHttp:
                 await site.start()
             except OSError as error:
                 raise StorageError(
-                    f"cannot listen on {self._host}:{self._port} for metrics: {error.strerror};"
-                    " choose another port (0 takes any free one)"
+                    f"cannot listen on {self._host}:{self._port} for metrics: "
+                    f"{os.strerror(error.errno or 0)}; stop what listens there or choose another "
+                    "(`metrics_port`)"
                 ) from error
             self.port = runner.addresses[0][1]
             self.listening.set()

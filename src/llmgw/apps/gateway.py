@@ -1,7 +1,9 @@
 """`llmgw gateway`: a gateway of its own, which serves while no control plane is there."""
 
 import asyncio
+import errno
 import gc
+import os
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +16,16 @@ from llmgw.core.errors import StorageError
 from llmgw.gateway.feed import feed_from
 from llmgw.gateway.gateway import Gateway, build_gateway
 from llmgw.gateway.options import Deadlines, GatewayOptions, JournalOptions, Limits
-from llmgw.runtime.clock import Random, SystemClock
+from llmgw.runtime.clock import Clock, Random, SystemClock
 from llmgw.runtime.sd_notify import SystemdNotifier, Watchdog
 from llmgw.runtime.tasks import Service, run_services
 from llmgw.runtime.threads import ThreadPool
 from llmgw.wire.dialing import DialOptions
+from llmgw.wire.errors import CannotListenError
 
 YOUNG_OBJECTS: Final = 50_000
 """How many new objects the collector waits for: a request makes few that need it."""
+CANNOT_LISTEN: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 SHUTDOWN_S: Final = 1.0
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,7 +37,7 @@ async def run_gateway(settings: GatewaySettings, around: Surroundings, stop: asy
     pool = ThreadPool("gateway")
     try:
         options = options_of(settings)
-        gateway = await pool.run(build_gateway, options, clock, pool)
+        gateway = await pool.run(built, options, clock, pool, "port")
         dial = DialOptions()
         feeds = [feed_from(one, gateway, dial, clock, random) for one in settings.control]
         own = GatewayHttp(settings.admin_host, settings.admin_port, gateway)
@@ -68,6 +72,18 @@ def gateway_options(state_dir: Path, host: str, port: int, limits: GatewayLimits
     )
 
 
+def built(options: GatewayOptions, clock: Clock, pool: ThreadPool, setting: str) -> Gateway:
+    """Build a gateway, which listens from then on; `setting` is the name of its port's."""
+    try:
+        return build_gateway(options, clock, pool)
+    except OSError as error:
+        if error.filename is not None or error.errno not in CANNOT_LISTEN:
+            raise
+        raise CannotListenError(
+            f"the gateway {error.strerror}; stop what listens there or choose another (`{setting}`)"
+        ) from error
+
+
 def leave_alone_what_stays() -> None:
     """Keep the garbage collector from walking, again and again, what lives as long as we do."""
     gc.collect()
@@ -98,8 +114,9 @@ class GatewayHttp:
                 await web.TCPSite(runner, self._host, self._port).start()
             except OSError as error:
                 raise StorageError(
-                    f"cannot listen on {self._host}:{self._port} for metrics: {error.strerror};"
-                    " set `admin_port` to a free one"
+                    f"cannot listen on {self._host}:{self._port} for metrics: "
+                    f"{os.strerror(error.errno or 0)}; stop what listens there or choose another "
+                    "(`admin_port`)"
                 ) from error
             await asyncio.Event().wait()
         finally:

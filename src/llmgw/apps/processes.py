@@ -20,6 +20,8 @@ KILL_S_MAX: Final = 10.0
 PRIVATE: Final = 0o600
 TAIL_BYTES: Final = 4096
 TAIL_LINES: Final = 8
+SENTENCE: Final = "llmgw: "
+"""What a command that fails begins its last words with."""
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a daemon's log; as much again is kept beside it."""
 
@@ -97,6 +99,7 @@ class Child:
         """Start it; raise OSError. What it writes is added to `log`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(log, flags, PRIVATE)
+        self._log, self._log_from = log, os.fstat(descriptor).st_size
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -116,6 +119,10 @@ class Child:
         """Return its exit code once it has ended; a negative one is a signal's number."""
         return self._process.poll()
 
+    def last_words(self) -> str:
+        """Return the sentence that it ended with, else the last lines that it has written."""
+        return last_words(_tail(self._log, self._log_from))
+
     def leave(self) -> None:
         """Let it live on without us."""
         if self._process.poll() is None:
@@ -127,16 +134,25 @@ def how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
-def tail(log: Path) -> str:
-    """Return the last lines of a log; empty where there are none."""
+def last_words(text: str) -> str:
+    """Return the sentence that a failed command ends with, else the last lines of `text`."""
+    lines = text.strip().splitlines()
+    begin = next((i for i in reversed(range(len(lines))) if lines[i].startswith(SENTENCE)), None)
+    if begin is None:
+        return "\n".join(lines[-TAIL_LINES:])
+    return "\n".join(lines[begin:]).removeprefix(SENTENCE)
+
+
+def _tail(log: Path, begin: int) -> str:
+    """Return the end of what was written from `begin` on; earlier lives have written before it."""
     try:
         with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+            size = file.seek(0, os.SEEK_END)
+            # Trimmed meanwhile: then all of it is new.
+            file.seek(max(begin if begin <= size else 0, size - TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(lines[-TAIL_LINES:])
 
 
 def trim(log: Path) -> None:

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 from llmgw.apps.announcing import Announcing
-from llmgw.apps.gateway import gateway_options, leave_alone_what_stays
+from llmgw.apps.gateway import built, gateway_options, leave_alone_what_stays
 from llmgw.config.loader import Surroundings
 from llmgw.config.settings import ServeSettings
 from llmgw.control.admin_key import Door, admin_key
@@ -23,7 +23,7 @@ from llmgw.control.plane import ControlOptions, ControlPlane, build_control
 from llmgw.control.ports import StorePort
 from llmgw.core.fleet.view import Rules
 from llmgw.gateway.feed import FeedWithin
-from llmgw.gateway.gateway import Gateway, build_gateway
+from llmgw.gateway.gateway import Gateway
 from llmgw.runtime.clock import Random, SystemClock
 from llmgw.runtime.files import hold_lock, make_private_folder
 from llmgw.runtime.sd_notify import SystemdNotifier, Watchdog
@@ -114,7 +114,7 @@ async def _gateway(
     )
     if settings.store_url is None:
         options = replace(options, journal=replace(options.journal, acknowledged=False))
-    gateway = await pool.run(build_gateway, options, SystemClock(), pool)
+    gateway = await pool.run(built, options, SystemClock(), pool, "gateway_port")
     # What has run lets go by itself; what another service's failure kept from running does not.
     held.push_async_callback(pool.run, gateway.close)
     return gateway
@@ -124,7 +124,7 @@ def _listener(settings: ServeSettings, plane: ControlPlane) -> AgentServer:
     """Return the service that awaits agents and gateways on one port."""
     host = f"[{settings.agents_host}]" if ":" in settings.agents_host else settings.agents_host
     addresses = [f"{host}:{settings.agents_port}"]
-    clock, listen = SystemClock(), ListenOptions()
+    clock, listen = SystemClock(), ListenOptions(setting="agents_port")
     agents = AgentServer(addresses, plane.links.on_link, plane.links.welcome, clock, listen)
     gateways = GatewayServer(
         addresses, plane.publisher.on_gateway, plane.links.welcome_gateway, clock, listen

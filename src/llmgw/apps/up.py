@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from llmgw.agent.clearing import clear
-from llmgw.apps.processes import Child, ProcessId, end, how, identify, is_alive, send, tail, trim
+from llmgw.apps.processes import Child, ProcessId, end, how, identify, is_alive, send, trim
 from llmgw.apps.readiness import VARIABLES, Readiness
 from llmgw.config.loader import Surroundings
 from llmgw.config.settings import LOOPBACK, UpSettings
@@ -80,6 +80,8 @@ class Record:
 
     supervisor: ProcessId
     daemons: Mapping[str, ProcessId] = field(default_factory=dict)
+    ready: bool = False
+    """Whether each of them has been ready: so they have their ports."""
     version: int = 1
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
@@ -206,11 +208,14 @@ class Up:
             if now_s >= daemon.start_at_s and self._may_start(daemon):
                 await self._start(daemon)
             return
-        daemon.was_ready |= daemon.is_ready
+        if daemon.is_ready and not daemon.was_ready:
+            daemon.was_ready = True
+            await self._pool.run(self._write_record)
         code = daemon.child.poll()
         if code is not None:
-            daemon.child = None
-            self._ended(daemon, code, now_s - daemon.started_s)
+            child, daemon.child = daemon.child, None
+            words = await self._pool.run(child.last_words)
+            self._ended(daemon, code, now_s - daemon.started_s, words)
         await self._pool.run(trim, daemon.log)
 
     def _may_start(self, daemon: _Daemon) -> bool:
@@ -235,17 +240,21 @@ class Up:
 
     def _write_record(self) -> None:
         path = self._settings.state_dir / RECORD_FILE
-        write_atomic(path, dump(Record(identify_self(), self._alive())).encode())
+        ready = all(daemon.was_ready for daemon in self._daemons)
+        write_atomic(path, dump(Record(identify_self(), self._alive(), ready)).encode())
 
-    def _ended(self, daemon: _Daemon, code: int, lived_s: float) -> None:
-        """Plan its next start, or give up."""
+    def _ended(self, daemon: _Daemon, code: int, lived_s: float, words: str) -> None:
+        """Plan its next start, or give up with its last words."""
         what = f"llmgw {daemon.name} ended ({how(code)})"
         daemon.short_lives = 0 if lived_s >= SETTLED_S else daemon.short_lives + 1
         could_not_start = code >= 0 and not daemon.was_ready
-        if could_not_start or daemon.short_lives >= FAILURES_MAX:
-            again = "" if could_not_start else f", {FAILURES_MAX} times in a row"
+        if could_not_start:
             raise DaemonFailedError(
-                f"{what}{again}. Its log {daemon.log} ends:\n{tail(daemon.log)}"
+                f"llmgw {daemon.name} cannot start: {words} (its log: {daemon.log})"
+            )
+        if daemon.short_lives >= FAILURES_MAX:
+            raise DaemonFailedError(
+                f"{what}, {FAILURES_MAX} times in a row: {words} (its log: {daemon.log})"
             )
         wait_s = self._backoff.wait_s(max(daemon.short_lives, 1), self._random)
         daemon.start_at_s = self._clock.monotonic_s() + wait_s
@@ -283,9 +292,9 @@ def read_record(state: Path) -> Record | None:
 
 
 def is_started(state: Path, supervisor: ProcessId) -> bool:
-    """Whether the daemons of this supervisor are there, so that its control plane has its ports."""
+    """Whether the daemons of this supervisor are there, each with its ports."""
     record = read_record(state)
-    return record is not None and record.supervisor == supervisor and AGENT in record.daemons
+    return record is not None and record.supervisor == supervisor and record.ready
 
 
 def running(state: Path) -> int | None:

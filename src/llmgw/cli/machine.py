@@ -11,7 +11,7 @@ from typing import Final
 
 from llmgw.admin.client import AdminClient, connect
 from llmgw.admin.errors import AdminUnreachableError, InvalidCatalogError
-from llmgw.apps.processes import Child, ProcessId, how, tail
+from llmgw.apps.processes import Child, ProcessId, how
 from llmgw.apps.up import (
     AlreadyUpError,
     DaemonFailedError,
@@ -23,14 +23,14 @@ from llmgw.apps.up import (
 )
 from llmgw.cli.ctl.asking import read_key
 from llmgw.cli.ctl.catalog import say, until_wanted
-from llmgw.cli.exits import DeadlinePassedError
+from llmgw.cli.exits import DeadlinePassedError, Exit
 from llmgw.cli.output import at, note, printable
 from llmgw.config.catalog_file import CatalogFile, read_catalog
 from llmgw.config.loader import Surroundings, admin_key_files
 from llmgw.config.settings import ADMIN_KEY_FILE, ADMIN_PORT, LOOPBACK, UpSettings
 from llmgw.core.errors import LlmgwError
 from llmgw.engines.check import check_plans
-from llmgw.runtime.clock import SystemClock
+from llmgw.runtime.clock import Clock, SystemClock
 from llmgw.runtime.daemon import run_daemon
 from llmgw.runtime.threads import ThreadPool
 
@@ -38,6 +38,9 @@ LOOK_S: Final = 0.2
 ANSWER_S_MAX: Final = 120.0
 """For the control plane to answer first, on a machine that does much else."""
 AGAIN_S: Final = 1.0
+ENDING_S_MAX: Final = 5.0
+"""For a supervisor to end after its control plane did."""
+FOR_EVER_S: Final = 1e12
 
 Then = Callable[[AdminClient, asyncio.Event], Awaitable[None]]
 """What is done once everything runs as it is wanted; it may set the event, to stop it all."""
@@ -95,12 +98,20 @@ class Supervisor:
 
     id: ProcessId
     child: Child | None = None
-    log: Path = Path()
 
     def check(self) -> None:
-        """Raise DaemonFailedError if it has ended."""
-        if self.child is not None and (code := self.child.poll()) is not None:
-            raise DaemonFailedError(f"llmgw up ended ({how(code)}):\n{tail(self.log)}")
+        """Raise what a child that has ended would have raised here: its own last sentence."""
+        if self.child is None or (code := self.child.poll()) is None:
+            return
+        words = self.child.last_words() or f"llmgw up ended ({how(code)})"
+        raise (AlreadyUpError if code == Exit.RUNNING else DaemonFailedError)(words)
+
+    async def watch(self, clock: Clock, within_s: float = FOR_EVER_S) -> None:
+        """Raise as soon as it has ended; return if it has not within that time."""
+        until_s = clock.monotonic_s() + within_s
+        while clock.monotonic_s() < until_s:
+            await asyncio.to_thread(self.check)
+            await clock.sleep(LOOK_S)
 
 
 def up(machine: Machine, then: Then) -> None:
@@ -130,14 +141,27 @@ def up_detached(machine: Machine, argv: Sequence[str], then: Then) -> None:
     child = Child([sys.executable, "-P", "-m", "llmgw.cli", *argv], machine.around.environment, log)
 
     try:
-        asyncio.run(
-            _front(machine, content, then, Supervisor(child.id, child, log), asyncio.Event())
-        )
+        asyncio.run(_detached(machine, content, then, Supervisor(child.id, child)))
     except KeyboardInterrupt:
         note("llmgw goes on in the background; `llmgw down` stops it")
         raise
     finally:
         child.leave()
+
+
+async def _detached(
+    machine: Machine, content: CatalogFile | None, then: Then, supervisor: Supervisor
+) -> None:
+    """See it through, or to the end of the supervisor, which is then the news."""
+    clock = SystemClock()
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(supervisor.watch(clock), name="supervisor's end")
+        try:
+            await _front(machine, content, then, supervisor, asyncio.Event())
+        except AdminUnreachableError:
+            await supervisor.watch(clock, ENDING_S_MAX)
+            raise
+        watching.cancel()
 
 
 def down_all(settings: UpSettings) -> None:

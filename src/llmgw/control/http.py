@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -120,8 +121,8 @@ class AdminApi:
             except OSError as error:
                 raise CannotListenError(
                     f"the admin API cannot listen on {self._options.host} port "
-                    f"{self._options.port}: {error.strerror}; stop what listens there or choose "
-                    "another (`admin_port`)"
+                    f"{self._options.port}: {os.strerror(error.errno or 0)}; stop what listens "
+                    "there or choose another (`admin_port`)"
                 ) from error
             self.port = int(runner.addresses[0][1])
             logger.info("the admin API listens on %s port %s", self._options.host, self.port)

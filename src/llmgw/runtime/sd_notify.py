@@ -45,6 +45,8 @@ class SystemdNotifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as peer:
                 peer.connect(self._address)
                 peer.send(message.encode())
+        except ConnectionRefusedError:
+            logger.debug("nobody listens any more to whether this daemon is ready")
         except OSError as error:
             if not self._failed:
                 logger.warning("cannot notify systemd at %r: %s", self._address, error)

@@ -7,6 +7,7 @@ open, and only the caller knows. The old link ends before the new one begins.
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -48,6 +49,8 @@ class ListenOptions:
     credentials: grpc.ServerCredentials | None = None
     """None: no TLS."""
     links_max: int = LINKS_MAX
+    setting: str = ""
+    """What its operator changes where the address is taken; only told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,8 @@ class LinkServer(Generic[Caller, Out, In]):
         self, server: grpc.aio.Server, services: Sequence["LinkServer[Any, Any, Any]"]
     ) -> None:
         try:
+            for address in self._addresses:
+                await self._probe(address)
             self.ports = tuple(self._port(server, address) for address in self._addresses)
         except CannotListenError:
             for service in services:
@@ -167,10 +172,30 @@ class LinkServer(Generic[Caller, Out, In]):
                 return server.add_insecure_port(address)
             return server.add_secure_port(address, self._options.credentials)
         except RuntimeError as error:
-            raise CannotListenError(
-                f"{self.name} cannot listen on {address}: it is taken or not an address of this "
-                "machine; stop what listens there or choose another"
-            ) from error
+            what = "it is taken or not an address of this machine"
+            raise self._cannot_listen(address, what) from error
+
+    async def _probe(self, address: str) -> None:
+        """Find out before gRPC does, which would write lines of its own about it."""
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal() or port == "0":
+            return
+        try:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            for family, kind, protocol, _, place in found[:1]:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(place)
+        except OSError as error:
+            raise self._cannot_listen(address, error.strerror or str(error)) from error
+
+    def _cannot_listen(self, address: str, what: str) -> CannotListenError:
+        setting = f" (`{self._options.setting}`)" if self._options.setting else ""
+        return CannotListenError(
+            f"{self.name} cannot listen on {address}: {what}; stop what listens there or choose "
+            f"another{setting}"
+        )
 
     async def _say_goodbye(self) -> None:
         self._stopping = True
