@@ -226,6 +226,20 @@ async def test_a_node_can_be_removed_once_its_agent_is_stopped(api: Api, nodes: 
         await api.client.remove_node("n1")
 
 
+async def test_a_failing_replica_is_a_trouble_of_the_fleet_and_not_of_the_control_plane(
+    api: Api, nodes: Nodes
+) -> None:
+    agent = await ready(api, nodes)
+    (key,) = agent.alive
+    agent.fail(key, "there is no file /models/m.gguf")
+    await api.plane.until(lambda: api.plane.phases() != ["ready"])
+    (told,) = (await api.client.status()).troubles
+    assert "there is no file /models/m.gguf" in told
+    assert f"llmgw ctl logs {key.replica}" in told
+    async with httpx.AsyncClient(base_url=api.url) as http:
+        assert (await http.get("/healthz")).json()["status"] == "ok"
+
+
 async def test_logs_are_read_from_the_node(api: Api, nodes: Nodes) -> None:
     agent = await ready(api, nodes)
     (key,) = agent.alive

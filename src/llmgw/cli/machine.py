@@ -38,6 +38,7 @@ LOOK_S: Final = 0.2
 ANSWER_S_MAX: Final = 120.0
 """For the control plane to answer first, on a machine that does much else."""
 AGAIN_S: Final = 1.0
+AGENT_S_MAX: Final = 15.0
 ENDING_S_MAX: Final = 5.0
 """For a supervisor to end after its control plane did."""
 FOR_EVER_S: Final = 1e12
@@ -244,6 +245,7 @@ async def _front(
 ) -> None:
     """Wait for the control plane, apply the catalog, show how far it is, and go on with `then`."""
     async with _answering(machine, supervisor) as client:
+        await _until_heard(client)
         if content is not None:
             edit = await client.put_catalog(content.catalog)
             say(edit, dry_run=False)
@@ -276,6 +278,20 @@ async def _answering(machine: Machine, supervisor: Supervisor) -> AsyncIterator[
     key = await asyncio.to_thread(read_key, machine.admin_key_file)
     async with connect(machine.admin_url, key) as client:
         yield client
+
+
+async def _until_heard(client: AdminClient) -> None:
+    """Wait a moment for this machine's agent: before it has reported nothing has a place."""
+    clock = SystemClock()
+    from_s = clock.monotonic_s()
+    said = False
+    while (waited_s := clock.monotonic_s() - from_s) < AGENT_S_MAX:
+        if (await client.status()).nodes_heard:
+            return
+        if waited_s > AGAIN_S and not said:
+            said = True
+            note("waiting for this machine's agent to report")
+        await clock.sleep(LOOK_S)
 
 
 def say_ready(machine: Machine) -> None:

@@ -40,6 +40,7 @@ from llmgw.control.plane import ControlPlane
 from llmgw.control.recent_usage import totals
 from llmgw.control.reconciler import Seen
 from llmgw.control.sources import find_log
+from llmgw.control.troubles import troubles
 from llmgw.core import document
 from llmgw.core.errors import (
     InvalidRequestError,
@@ -233,6 +234,7 @@ class AdminApi:
         return (*found, *(views.warnings(seen) if seen else ()))
 
     def _troubles(self) -> tuple[str, ...]:
+        """Return what this control plane itself cannot do; the fleet's are in troubles.py."""
         plane = self._plane
         parts = (plane.leader, plane.reader, plane.reconciler, plane.usage)
         return tuple(dict.fromkeys(part.trouble for part in parts if part.trouble))
@@ -355,6 +357,7 @@ def _with_fleet(status: Status, seen: Seen) -> Status:
         shortfalls=views.shortfalls(seen),
         strays=views.strays(seen),
         gateways=views.gateways(seen),
+        troubles=(*status.troubles, *troubles(seen)),
     )
 
 

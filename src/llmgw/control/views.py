@@ -1,6 +1,6 @@
 """What the admin API shows, made from the last turn: pure, and never more than was known then."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from llmgw.admin.schema import (
     FailureInfo,
@@ -15,6 +15,7 @@ from llmgw.admin.schema import (
     StrayInfo,
 )
 from llmgw.control.reconciler import Seen
+from llmgw.control.troubles import is_failing
 from llmgw.core.fleet.catalog import Model, Profile
 from llmgw.core.fleet.decision import ReplicaStatus
 from llmgw.core.fleet.hardware import Gpu
@@ -103,7 +104,23 @@ def _profile(seen: Seen, model: Model, profile: Profile) -> ProfileInfo:
         why = seen.decision.hold or next(
             (f"{s.phase}: {s.why}" for s in statuses if s.phase is not ReplicaPhase.READY), ""
         )
+    if not why:
+        why = _under_way(statuses)
     return ProfileInfo(profile.name, profile.engine, profile.replicas, ready, why)
+
+
+def _under_way(statuses: Sequence[ReplicaStatus]) -> str:
+    """Say what a change does not come through by, where enough replicas serve all the same."""
+    for status in statuses:
+        if is_failing(status):
+            return (
+                f"replica {status.replica} is {status.phase}: {status.why}; the others go on "
+                "serving"
+            )
+    late = next((s for s in statuses if s.phase is not ReplicaPhase.READY), None)
+    if late is None:
+        return ""
+    return f"a change is under way: replica {late.replica} is {late.phase}: {late.why}"
 
 
 def nodes(seen: Seen) -> tuple[NodeInfo, ...]:

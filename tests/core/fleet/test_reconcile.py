@@ -355,3 +355,10 @@ def test_a_refused_start_is_a_failure_with_the_nodes_reason() -> None:
     granted = replace(RUNS, reported=False)
     decision = decide(view(catalog(profile()), [granted], [node]), NOW, PLAN)
     assert "has seen 2" in decision.saves[0].failures[0].why
+
+
+def test_right_after_the_start_nodes_are_expected_and_nobody_is_told_to_start_some() -> None:
+    young = decide(view(catalog(profile()), age_s=1.0), NOW, PLAN)
+    assert "waits for a node" in young.shortfalls[0].why
+    late = decide(view(catalog(profile())), NOW, PLAN)
+    assert "start llmgw agent" in late.shortfalls[0].why

@@ -9,6 +9,7 @@ is saved before anything of it is sent; deciding again on the same view changes 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from llmgw.core.fleet.adopt import Stray, adopted, unplanned
 from llmgw.core.fleet.catalog import Model, Profile, runs_the_same
@@ -38,6 +39,11 @@ from llmgw.core.fleet.restart import Failure, wait_after
 from llmgw.core.fleet.rooms import grant, rooms
 from llmgw.core.fleet.view import ENDED, Planner, View
 from llmgw.core.ids import NodeId, ReplicaId, ShardKey
+
+EXPECTED: Final = (
+    "waits for a node: none has reported yet to this control plane, which has only just begun to "
+    "lead; those that are there are about to"
+)
 
 
 def decide(view: View, now_wall_s: float, plan: Planner) -> Decision:
@@ -293,7 +299,8 @@ class _Turn:
     def _plan(self, request: Request, left: Mapping[NodeId, Room]) -> Placement | str:
         placed = place(request, tuple(left.values()))
         if isinstance(placed, NoRoom):
-            return placed.why
+            early = not placed.in_the_way and self.view.age_s < self.view.rules.settle_s
+            return f"{request.profile.name} {EXPECTED}" if early else placed.why
         planned = self.plan(placed)
         return planned if isinstance(planned, str) else placed
 
