@@ -98,8 +98,12 @@ def test_a_relative_source_that_came_over_the_network_is_refused() -> None:
         ("replicas: 2", "replicas: two", "profiles[0].replicas: "),
         ("replicas: 2", "replicas: -2", "profiles[0].replicas: is -2 (line 9); write"),
         ("replicas: 2", "unknown: {}", "profiles[0].unknown: there is no such field"),
-        ("llamacpp", "llama.cpp", "profiles[0].engine: input should be 'vllm', 'sglang'"),
-        ("name: tiny\n", "name: 1.5\n", "models[0].name: input should be a valid string (line 3)"),
+        (
+            "llamacpp",
+            "llama.cpp",
+            "profiles[0].engine: is not known here (line 7); did you mean 'llamacpp'",
+        ),
+        ("name: tiny\n", "name: 1.5\n", "models[0].name: is no text (line 3)"),
         ('A: "1"', "A: 1", "in quotes"),
         ("{delay_s: 0.5}", "{delay: 0.5}", "restart.delay: there is no such field (line 12)"),
         ("        source: ./tiny.gguf\n", "", "profiles[0].source: is missing"),
@@ -133,7 +137,12 @@ def test_a_key_in_place_of_its_hash_is_refused_and_not_repeated(tmp_path: Path) 
         ("{]", "c.json", "is no JSON"),
         ('{"models": [], "models": []}', "c.json", "'models' is given twice"),
         ("models: []\nmodels: []", "c.yaml", "'models' on line 2 is given twice"),
-        ("[]", "c.yaml", "file: input should be a valid dictionary"),
+        ("[]", "c.yaml", "file: is no mapping"),
+        ("", "c.yaml", "models: is missing"),
+        ("# nothing but a comment", "c.yaml", "write `models: []`"),
+        ("{}", "c.json", "models: is missing"),
+        ("null", "c.json", "models: is missing"),
+        ("nodes: [a]", "c.yaml", "models: is missing"),
         ("#" * (BYTES_MAX + 1), "c.yaml", "more than"),
         ("models: !!python/name:os.system", "c.yaml", "is no YAML"),
         ("[" * 2000, "c.yaml", "c"),
@@ -144,6 +153,37 @@ def test_what_is_no_catalog_at_all_is_a_sentence(
     tmp_path: Path, text: str, name: str, told: str
 ) -> None:
     assert told in problems(tmp_path, text, name)[0]
+
+
+def test_nothing_at_all_is_wanted_only_where_that_is_said(tmp_path: Path) -> None:
+    assert read_catalog(written(tmp_path, "models: []")).models == ()
+
+
+def test_what_is_wrong_is_said_in_words_of_people_and_values_are_not_repeated(
+    tmp_path: Path,
+) -> None:
+    text = """
+models:
+  - name: m
+    aliases: sk-one
+    profiles:
+      - {name: a, engine: llamacp, source: 5, replicas: sk-two, nodes: 1.5, memory_share: sk-three,
+         token_probe: 7, restart: 3, arguments: {a: 1}, environment: [1], on_silence: kep}
+      - 7
+"""
+    told = "\n".join(problems(tmp_path, text))
+    for words in (
+        "is no list",
+        "is no mapping",
+        "is no whole number",
+        "is no number",
+        "is no text",
+    ):
+        assert words in told
+    assert "engine: is not known here (line 6); did you mean 'llamacpp'?" in told
+    assert "neither true nor false" in told
+    for foreign in ("input should", "tuple", "dictionary", "instance", "Profile", "sk-", "integer"):
+        assert foreign not in told, told
 
 
 def test_a_small_file_that_unfolds_into_a_huge_one_is_refused_at_once(tmp_path: Path) -> None:

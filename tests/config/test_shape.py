@@ -44,7 +44,7 @@ CATALOGS = st.builds(
     ).map(tuple),
     unknown=st.just({}),
 )
-SHAPE = Shape(Catalog)
+SHAPE = Shape(Catalog, "docs")
 
 
 def plain(value: object) -> object:
@@ -86,7 +86,7 @@ def test_anything_else_is_refused_with_places_and_remedies(data: object) -> None
 
 
 def test_a_missing_member_takes_cores_own_default() -> None:
-    profile = Shape(Profile).read({"name": "p", "engine": "vllm", "source": "/x"})
+    profile = Shape(Profile, "docs").read({"name": "p", "engine": "vllm", "source": "/x"})
     assert profile == Profile("p", EngineKind.VLLM, "/x")
 
 

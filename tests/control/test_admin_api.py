@@ -33,7 +33,7 @@ from llmgw.core.errors import (
     NotFoundError,
     UpstreamFailedError,
 )
-from llmgw.core.fleet.catalog import Catalog, Model, Profile
+from llmgw.core.fleet.catalog import Catalog, EngineKind, Model, Profile, Restart
 from llmgw.core.traffic.usage import Ending, Usage
 from llmgw.testing.agent import FakeAgent
 from llmgw.testing.fleet import catalog, placement, plan, profile
@@ -120,8 +120,30 @@ async def test_a_dry_run_tells_what_would_change_and_changes_nothing(api: Api) -
     assert edit.changes == (
         "profile a: replicas from 1 to 3; nothing is restarted",
         "profile b is removed: its replicas are drained and stopped",
-        "profile c is new, with 1 replicas",
+        "profile c is new, with 1 replica",
     )
+    assert (await api.client.catalog()).revision == 1
+
+
+async def test_what_changes_is_written_as_a_catalog_has_it(api: Api) -> None:
+    await api.client.put_catalog(catalog(profile("a")))
+    other = profile("a", arguments=("--verbose",), token_probe=True, gpu_class="l40s-45g")
+    other = replace(other, engine=EngineKind.VLLM, restart=Restart(2.0))
+    edit = await api.client.put_catalog(catalog(other), dry_run=True)
+    (told,) = edit.changes
+    assert "engine from llamacpp to vllm" in told
+    assert 'arguments from nothing to ["--verbose"]' in told
+    assert "token_probe from false to true" in told
+    assert "gpu_class from nothing to l40s-45g" in told
+    assert '"delay_s": 2.0' in told
+
+
+async def test_a_body_that_says_nothing_is_no_catalog(api: Api, nodes: Nodes) -> None:
+    await ready(api, nodes)
+    async with httpx.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {KEY}"}) as h:
+        answer = await h.put("/admin/v1/catalog", content=b"{}")
+    assert answer.status_code == 400
+    assert "`models: []`" in answer.json()["error"]["message"]
     assert (await api.client.catalog()).revision == 1
 
 

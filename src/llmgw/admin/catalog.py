@@ -1,5 +1,6 @@
 """A catalog as the admin API takes it, and an edit of it in words."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Final
@@ -47,7 +48,7 @@ def _changes(old: Catalog, new: Catalog) -> Iterator[str]:
         elif name not in before:
             yield f"model {name} is new"
             for profile in after[name].profiles:
-                yield f"profile {profile.name} is new, with {profile.replicas} replicas"
+                yield _new(profile)
         else:
             yield from _model_changes(before[name], after[name])
 
@@ -63,7 +64,7 @@ def _model_changes(old: Model, new: Model) -> Iterator[str]:
         if name not in after:
             yield f"profile {name} is removed: its replicas are drained and stopped"
         elif name not in before:
-            yield f"profile {name} is new, with {after[name].replicas} replicas"
+            yield _new(after[name])
         elif before[name] != after[name]:
             yield _profile_change(before[name], after[name])
 
@@ -80,6 +81,15 @@ def _profile_change(old: Profile, new: Profile) -> str:
     return f"{what}; its replicas are replaced one after the other"
 
 
+def _new(profile: Profile) -> str:
+    count = profile.replicas
+    return f"profile {profile.name} is new, with {count} replica{'' if count == 1 else 's'}"
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    """Write a value as a catalog file has it, on one line."""
+    if value is None or value in ((), {}):
+        return "nothing"
+    plain: Json = msgspec.to_builtins(value)
+    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,7 +10,7 @@ not known here: ask `engines.check.check_plans` too.
 
 import os.path
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from llmgw.core.traffic.snapshot import ApiKey
 
 NODES_MAX: Final = 256
 KEYS_MAX: Final = 10_000
+PAGE: Final = "docs/reference/catalog.md"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
@@ -58,7 +59,8 @@ def parse_catalog(text: str) -> CatalogFile:
 
 def _checked(written: Written, where: str, folder: Path | None) -> CatalogFile:
     try:
-        content = Shape(CatalogFile).read(written.data)
+        _says_models(written, where)
+        content = Shape(CatalogFile, PAGE).read(written.data)
     except InvalidShapeError as error:
         found = tuple(_on_line(written, place, problem) for place, problem in error.found)
         raise InvalidInputError(where, found) from None
@@ -69,6 +71,14 @@ def _checked(written: Written, where: str, folder: Path | None) -> CatalogFile:
         placed = tuple(_on_line(written, _place(p.field), p) for p in problems)
         raise InvalidInputError(where, placed)
     return content
+
+
+def _says_models(written: Written, where: str) -> None:
+    """Refuse what does not say `models` at all: an empty file would stop everything."""
+    if written.data is None or (isinstance(written.data, Mapping) and "models" not in written.data):
+        what = "is missing, and without it nothing would be wanted"
+        remedy = "add it; write `models: []` if everything is to be stopped"
+        raise InvalidInputError(where, (Problem("models", what, remedy),))
 
 
 def _from(folder: Path, model: Model) -> Model:

@@ -45,6 +45,7 @@ APPS: Final[Mapping[type, str]] = {
 }
 SYSTEM_STATE: Final = Path("/var/lib/llmgw")
 COMMAND_LINE: Final = "command line"
+PAGE: Final = "docs/reference/settings.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class _Checked(Protocol):
 def _validated(kind: type[S], gathered: _Gathered, where: str) -> S:
     problems = list(gathered.problems)
     try:
-        settings: S = Shape(kind).read(gathered.data, {BASES: gathered.bases})
+        settings: S = Shape(kind, PAGE).read(gathered.data, {BASES: gathered.bases})
     except InvalidShapeError as error:
         problems += [_sourced(problem, gathered.source(place)) for place, problem in error.found]
         raise InvalidInputError(where, tuple(problems)) from None

@@ -6,6 +6,7 @@ does not know survive, but what a person misspelt must not pass in silence.
 """
 
 import difflib
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -33,6 +34,39 @@ Place = tuple[str | int, ...]
 
 UNKNOWN: Final = "unknown"
 
+_QUOTED: Final = re.compile("'([^']*)'")
+_LIST: Final = ("is no list", "write one: `[a, b]`, or a line `- a` for each")
+_MAPPING: Final = ("is no mapping", "write `name: value` lines, or `{name: value}`")
+_TEXT: Final = ("is no text", "write text, in quotes where it looks like a number")
+_WHOLE: Final = ("is no whole number", "write one, without quotes")
+_NUMBER: Final = ("is no number", "write one, without quotes")
+_SWITCH: Final = ("is neither true nor false", "write `true` or `false`")
+_KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "missing": ("is missing", "add it"),
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "model_type": _MAPPING,
+    "dict_type": _MAPPING,
+    "mapping_type": _MAPPING,
+    "string_type": _TEXT,
+    "path_type": _TEXT,
+    "int_type": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_from_float": _WHOLE,
+    "float_type": _NUMBER,
+    "float_parsing": _NUMBER,
+    "finite_number": _NUMBER,
+    "bool_type": _SWITCH,
+    "bool_parsing": _SWITCH,
+}
+"""What is wrong and what to do, in words that are not Python's, by the validator's own names."""
+_BOUNDS: Final[Mapping[str, str]] = {
+    "greater_than_equal": "at least",
+    "less_than_equal": "at most",
+    "greater_than": "above",
+    "less_than": "below",
+}
+
 
 class InvalidShapeError(ValueError):
     """The data does not fit; `found` pairs each problem with its place."""
@@ -45,8 +79,10 @@ class InvalidShapeError(ValueError):
 class Shape(Generic[T]):
     """Turns data into a `kind`, or says all that is wrong with it."""
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], page: str) -> None:
+        """Take the data's type, and the page of docs/ that says what may be written."""
         self._kind = kind
+        self._page = page
         self._adapter: TypeAdapter[T] = TypeAdapter(cast("type[T]", _accepting(kind)))
 
     def read(self, data: object, context: Mapping[str, object] | None = None) -> T:
@@ -54,7 +90,7 @@ class Shape(Generic[T]):
         try:
             return self._adapter.validate_python(data, context=dict(context or {}))
         except ValidationError as error:
-            details = error.errors(include_url=False, include_input=False)
+            details = error.errors(include_url=False)
             raise InvalidShapeError(tuple(self._problems(details))) from None
 
     def _problems(self, details: list[ErrorDetails]) -> Iterator[tuple[Place, Problem]]:
@@ -64,19 +100,21 @@ class Shape(Generic[T]):
             yield place, Problem(path_text(place), what, remedy)
 
     def _words(self, detail: ErrorDetails, place: Place) -> tuple[str, str]:
+        kind = detail["type"]
+        if kind == "extra_forbidden":
+            return "there is no such field", nearest(str(place[-1]), self._names(place[:-1]))
+        if kind == "enum":
+            # What was written is compared, never repeated: it may be a secret in a wrong place.
+            known = _QUOTED.findall(str(detail["ctx"]["expected"]))
+            return "is not known here", nearest(str(detail["input"]), known)
+        if words := _KINDS.get(kind):
+            return words
+        if sign := _BOUNDS.get(kind):
+            (bound,) = detail["ctx"].values()
+            return f"is not {sign} {bound}", f"write a number {sign} {bound}"
         message = detail["msg"].removeprefix("Value error, ")
         what = message[:1].lower() + message[1:]
-        match detail["type"]:
-            case "extra_forbidden":
-                return "there is no such field", nearest(str(place[-1]), self._names(place[:-1]))
-            case "missing":
-                return "is missing", "add it"
-            case "string_type":
-                return what, "write text, in quotes where it looks like a number"
-            case "value_error":
-                return what, "write it so"
-            case _:
-                return what, "see the reference for what may stand there"
+        return what, "write it so" if kind == "value_error" else f"see {self._page}"
 
     def _names(self, place: Place) -> list[str]:
         """Return the fields that the dataclass at `place` has."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
+PAGE: Final = "docs/reference/admin-api.md"
+
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
@@ -82,7 +84,7 @@ async def read(kind: type[T], text: str) -> T:
     data = parse_json(text, "the body").data
     try:
         # In a thread: what pydantic makes of our types reads files the first time.
-        return (await asyncio.to_thread(Shape, kind)).read(data)
+        return (await asyncio.to_thread(Shape, kind, PAGE)).read(data)
     except InvalidShapeError as error:
         raise InvalidRequestError(f"the body cannot be used: {error}") from None
 

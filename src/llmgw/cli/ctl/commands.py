@@ -19,7 +19,10 @@ Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait at most.", min=0.1)
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")]
-Lines = Annotated[int, typer.Option("--lines", "-n", help="How many of the last.", min=1, max=1000)]
+Lines = Annotated[
+    int,
+    typer.Option("--lines", "-n", metavar="COUNT", help="How many of the last.", min=1, max=1000),
+]
 
 
 class Kind(StrEnum):
@@ -159,10 +162,12 @@ def create_key(
     *,
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose or what for.")],
-    account: Annotated[str, typer.Option(help="Who pays.")] = "default",
+    account: Annotated[str, typer.Option(metavar="ACCOUNT", help="Who pays.")] = "default",
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Only for this model; may be repeated.", show_default=False),
+        typer.Option(
+            metavar="MODEL", help="Only for this model; may be repeated.", show_default=False
+        ),
     ] = None,
     expires_in: Annotated[
         str | None,
