@@ -1,6 +1,9 @@
 """`llmgw ctl` against a control plane that is a script: what it prints, and how it ends."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from llmgw.cli.exits import Exit
 from llmgw.config.catalog_file import read_catalog
 from llmgw.core.document import dump
 from llmgw.core.fleet.catalog import Catalog, EngineKind, Model, Problem, Profile
+from llmgw.testing.waiting import until
 from tests.cli.conftest import Done
 from tests.cli.fake_admin import FakeAdmin, model, replica, status
 
@@ -236,6 +240,65 @@ def test_a_dry_run_that_finds_problems_fails_with_them(
     assert json.loads(done.out)["saved"] is False
     assert "llama.cpp runs on one node" in done.err
     assert admin.asked[0].query["dry_run"] == ["1"]
+
+
+def test_what_was_refused_is_not_told_as_if_it_had_happened(
+    admin: FakeAdmin, ctl: Ctl, tmp_path: Path
+) -> None:
+    problem = Problem("models[0].profiles[0].nodes", "is 2", "llama.cpp runs on one node")
+    admin.on("PUT", "/catalog", Edit(False, 3, ("model m is new",), (problem,)))
+    done = ctl("apply", good(tmp_path), "--dry-run")
+    assert (done.code, done.out) == (Exit.USAGE, "")
+    admin.on("PUT", "/catalog", Edit(False, 3, ("model m is new",)))
+    assert "would change: model m is new\n" in ctl("apply", good(tmp_path), "--dry-run").out
+
+
+def test_ctrl_c_while_it_waits_says_that_the_change_goes_on(
+    admin: FakeAdmin, tmp_path: Path
+) -> None:
+    admin.on("PUT", "/catalog", Edit(True, 4, ("model m is new",)))
+    admin.on("GET", "/status", status(4))
+    admin.on("GET", "/models", (model(0),))
+    admin.on("GET", "/replicas", (replica("loading"),))
+    argv = [sys.executable, "-m", "llmgw.cli", "ctl", "--url", admin.url]
+    argv += ["--key-file", str(admin.key_file), "apply", good(tmp_path), "--wait"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as waiting:
+        asked = f"{BASE}/replicas"
+        until(lambda: any(one.path == asked for one in admin.asked), within_s=20)
+        waiting.send_signal(signal.SIGINT)
+        _, told = waiting.communicate(timeout=20)
+    assert waiting.returncode == Exit.INTERRUPTED
+    assert "revision 4 is in force and goes on" in told
+    assert "Traceback" not in told
+
+
+def test_a_catalog_may_come_from_standard_input(
+    admin: FakeAdmin, ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.on("PUT", "/catalog", Edit(True, 4, ("model m is new",)))
+    with Path(good(tmp_path)).open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert ctl("apply", "-").code == Exit.DONE
+    (body,) = admin.bodies("PUT", "/catalog")
+    assert json.loads(body)["models"][0]["name"] == "m"
+    (tmp_path / "empty").touch()
+    with (tmp_path / "empty").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        done = ctl("apply", "-")
+    assert done.code == Exit.USAGE
+    assert "standard input cannot be used" in done.err
+
+
+def test_what_fails_prints_no_document_and_one_sentence_with_json_too(
+    admin: FakeAdmin, ctl: Ctl
+) -> None:
+    admin.refuse("GET", "/status", 503, "starting", "it has just started")
+    done = ctl("status", "--json")
+    assert (done.code, done.out, done.err) == (
+        Exit.FAILED,
+        "",
+        "llmgw: it has just started\n",
+    )
 
 
 def test_a_change_in_between_is_refused_with_the_servers_sentence(

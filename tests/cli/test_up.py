@@ -191,14 +191,30 @@ def test_detached_it_stays_and_down_stops_it(machine: Machine) -> None:
     assert f"http://127.0.0.1:{machine.gateway_port}/v1" in done.stderr
     machine.one_engine()
     for words in ([], ["--detach"]):
-        second = machine.run("up", *words)
+        second = machine.run("up", "--catalog", str(machine.catalog), *words)
         assert second.returncode == Exit.RUNNING
-        assert "llmgw down" in second.stderr
+        assert f"`llmgw down --state-dir {machine.state}` stops it" in second.stderr
+        written = machine.state / "ctl.yaml"
+        assert f"`llmgw ctl --config {written} apply {machine.catalog}`" in second.stderr
+    assert_ctl_finds_it(machine)
     follow(machine)
     down = machine.run("down")
     assert down.returncode == Exit.DONE, down.stderr
     assert machine.running() == []
     assert "nothing runs" in machine.run("down").stderr
+    assert not (machine.state / "ctl.yaml").exists()
+
+
+def assert_ctl_finds_it(machine: Machine) -> None:
+    """See that ctl needs nothing but what `up` was told by the environment."""
+    environment = {**ENVIRONMENT, "LLMGW_UP_STATE_DIR": str(machine.state)}
+    for words, more in (([], environment), (["--config", str(machine.state / "ctl.yaml")], {})):
+        argv = [sys.executable, "-m", "llmgw.cli", "ctl", *words, "status", "--json"]
+        done = subprocess.run(
+            argv, env=more or ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == Exit.DONE, done.stderr
+        assert json.loads(done.stdout)["replicas"] == {"ready": 1}
 
 
 def follow(machine: Machine) -> None:
@@ -356,6 +372,7 @@ def test_the_demo_fails_where_the_answer_is_none_and_stops_everything(machine: M
     )
     assert done.returncode == Exit.FAILED
     assert "does not hold the word 'scatter'" in done.stderr
-    assert "tokens counted" in done.stderr
+    assert "tokens counted)" in done.stderr
+    assert "llmgw ctl" not in done.stderr
     assert len(done.stdout) > 20
     assert machine.running() == []

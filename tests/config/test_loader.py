@@ -7,9 +7,11 @@ from llmgw.config.loader import (
     APPS,
     Surroundings,
     admin_key_files,
+    ctl_file,
     default_state_dir,
     load,
     settings_of,
+    surroundings,
 )
 from llmgw.config.settings import (
     AgentSettings,
@@ -83,6 +85,42 @@ def test_the_admin_key_is_looked_for_where_serve_and_up_keep_it() -> None:
     ]
     up = load(UpSettings, around=around(XDG_STATE_HOME="/xdg"))
     assert files[1].parent == up.serve_dir
+
+
+def test_ctl_follows_what_a_running_up_has_written_unless_something_else_is_said(
+    tmp_path: Path,
+) -> None:
+    here = around(LLMGW_UP_STATE_DIR=str(tmp_path))
+    assert admin_key_files(here)[1] == tmp_path / "serve" / "admin.key"
+    assert ctl_file(here, {}) is None
+    file = written_by_up = tmp_path / "ctl.yaml"
+    file.write_text("url: http://127.0.0.1:4711\nkey_file: serve/admin.key\n")
+    assert ctl_file(here, {"url": None}) == written_by_up
+    found = load(CtlSettings, file=file, around=here)
+    assert (found.url, found.key_file) == ("http://127.0.0.1:4711", tmp_path / "serve/admin.key")
+    # Its key is not for another control plane.
+    assert ctl_file(here, {"url": "http://elsewhere:1"}) is None
+    elsewhere = around(LLMGW_UP_STATE_DIR=str(tmp_path), LLMGW_CTL_URL="http://elsewhere:1")
+    assert ctl_file(elsewhere, {}) is None
+
+
+def test_the_program_is_named_as_it_works_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "venv" / "bin" / "llmgw"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(program)])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.chdir(tmp_path)
+    assert surroundings().program == "venv/bin/llmgw"
+    monkeypatch.chdir("/")
+    assert surroundings().program in {str(program), str(program).removeprefix("/")}
+    monkeypatch.chdir(program.parent)
+    assert surroundings().program == "./llmgw"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert surroundings().program == "llmgw"
 
 
 def test_a_later_source_wins_and_the_others_still_count(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`llmgw agent`: the agent as a daemon, and the inventory of a machine without one."""
 
 import asyncio
+import logging
 import socket
 from contextlib import closing
 from importlib.metadata import version
@@ -26,6 +27,8 @@ from llmgw.runtime.clock import Random, SystemClock
 from llmgw.runtime.sd_notify import SystemdNotifier, Watchdog
 from llmgw.runtime.tasks import run_services
 
+logger = logging.getLogger(__name__)
+
 NO_NODE: Final = NodeId("")
 """The id of a machine that has never run an agent on this state directory."""
 
@@ -45,7 +48,16 @@ async def run_agent(settings: AgentSettings, around: Surroundings, stop: asyncio
     async with build_agent(options, world) as agent:
 
         async def ready() -> str:
-            return await _ready(agent)
+            status = await _ready(agent)
+            logger.info(
+                "ready: this is %s, called %s; its engines are reached at %s; it joins %s, which a "
+                "line of its own tells",
+                status,
+                options.name,
+                options.address,
+                ", ".join(options.control),
+            )
+            return status
 
         ends = (Watchdog(notifier, clock), Announcing(notifier, ready))
         await run_services((*agent.services, *ends), stop)

@@ -5,6 +5,7 @@ Its end is the end of no engine: agents go on, and so do gateways of their own.
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 from dataclasses import replace
@@ -34,6 +35,8 @@ from llmgw.wire.agent_link import AgentServer
 from llmgw.wire.gateway_link import GatewayServer
 from llmgw.wire.serving import ListenOptions
 
+logger = logging.getLogger(__name__)
+
 LOCK_FILE: Final = "serve.lock"
 GATEWAY_FOLDER: Final = "gateway"
 
@@ -56,14 +59,20 @@ async def run_serve(settings: ServeSettings, around: Surroundings, stop: asyncio
         told = AdminOptions(settings.admin_host, settings.admin_port, release, place, recent)
         api = AdminApi(plane, edits, door, told)
         agents = _listener(settings, plane)
+        host = _in_url(settings.gateway_host)
 
         async def ready() -> str:
             await agents.listening.wait()
             await api.listening.wait()
             await plane.reconciler.turned_once.wait()
             leave_alone_what_stays()
+            if gateway is not None:
+                logger.info("the gateway serves http://%s:%s/v1", host, gateway.port)
+            logger.info("the admin key is in %s", settings.admin_key_file)
             leads = f"leads with term {plane.leader.term}" if plane.leader.term else "stands by"
-            return f"{leads}; the admin API is on port {api.port}"
+            status = f"{leads}; the admin API is on port {api.port}"
+            logger.info("ready: this control plane %s", status)
+            return status
 
         services: list[Service] = [*plane.services, agents, api]
         if gateway is not None:
@@ -120,10 +129,13 @@ async def _gateway(
     return gateway
 
 
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def _listener(settings: ServeSettings, plane: ControlPlane) -> AgentServer:
     """Return the service that awaits agents and gateways on one port."""
-    host = f"[{settings.agents_host}]" if ":" in settings.agents_host else settings.agents_host
-    addresses = [f"{host}:{settings.agents_port}"]
+    addresses = [f"{_in_url(settings.agents_host)}:{settings.agents_port}"]
     clock, listen = SystemClock(), ListenOptions(setting="agents_port")
     agents = AgentServer(addresses, plane.links.on_link, plane.links.welcome, clock, listen)
     gateways = GatewayServer(

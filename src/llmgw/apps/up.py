@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from llmgw.agent.clearing import clear
+from llmgw.apps import spelling
 from llmgw.apps.processes import Child, ProcessId, end, how, identify, is_alive, send, trim
 from llmgw.apps.readiness import VARIABLES, Readiness
 from llmgw.config.loader import Surroundings
-from llmgw.config.settings import LOOPBACK, UpSettings
+from llmgw.config.settings import ADMIN_KEY_FILE, CTL_FILE, LOOPBACK, UpSettings
 from llmgw.core.document import InvalidDocumentError, Json, dump, load
 from llmgw.core.errors import ConflictError, DependencyError
 from llmgw.runtime.backoff import Backoff
@@ -124,6 +125,7 @@ class Up:
             for name, value in around.environment.items()
             if not name.startswith("LLMGW_") and name not in VARIABLES
         }
+        self._down = spelling.down(settings, around)
         self._say = say
         self._pool = pool
         self._clock = clock
@@ -153,7 +155,7 @@ class Up:
             except DaemonFailedError:
                 await end_daemons(self._alive(), hurry, self._say, self._pool, self._clock)
                 if any(daemon.was_ready for daemon in self._daemons):
-                    self._say("engines that run go on; `llmgw down` stops them")
+                    self._say(f"engines that run go on; `{self._down}` stops them")
                 raise
             finally:
                 self._let_go()
@@ -193,6 +195,12 @@ class Up:
         for name, content in files.items():
             path = settings.state_dir / f"{name}.json"
             write_atomic(path, json.dumps(content, indent=2).encode())
+        write_atomic(
+            settings.state_dir / CTL_FILE,
+            f"# For `llmgw ctl`, while this `llmgw up` runs.\n"
+            f"url: http://{LOOPBACK}:{settings.admin_port}\n"
+            f"key_file: {settings.serve_dir.name}/{ADMIN_KEY_FILE}\n".encode(),
+        )
 
     async def _keep_running(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -352,7 +360,8 @@ async def end_all(
 
     if why := await forget_placements(settings, clock):
         say(f"replicas will start as if they had failed: {why}")
-    await pool.run((settings.state_dir / RECORD_FILE).unlink, missing_ok=True)
+    for name in (RECORD_FILE, CTL_FILE):
+        await pool.run((settings.state_dir / name).unlink, missing_ok=True)
 
 
 async def down(

@@ -81,7 +81,7 @@ def run(demo: Demo, around: Surroundings) -> None:
         note(f"\n> {QUESTION}")
         answer = await _ask(machine, made.key)
         tokens = await _counted(client, made.info.id)
-        note(f"({tokens} tokens counted, see `{machine.ctl} usage`)")
+        note(f"({tokens} tokens counted)")
         if not demo.once:
             _say_how_to_go_on(machine, made.key)
             await stay(client)
@@ -192,4 +192,5 @@ llmgw serves {MODEL} on {machine.gateway_url}; Ctrl-C here stops everything. In 
   print(client.chat.completions.create(model="{MODEL}", messages=hello).choices[0].message.content)'
 
   {machine.ctl} status
+  {machine.ctl} usage
 """)

@@ -1,6 +1,7 @@
 """`llmgw up` and `llmgw down` as their operator sees them: everything on one machine."""
 
 import asyncio
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Final
 
 from llmgw.admin.client import AdminClient, connect
 from llmgw.admin.errors import AdminUnreachableError, InvalidCatalogError
+from llmgw.apps import spelling
 from llmgw.apps.processes import Child, ProcessId, how
 from llmgw.apps.up import (
     AlreadyUpError,
@@ -26,8 +28,8 @@ from llmgw.cli.ctl.catalog import say, until_wanted
 from llmgw.cli.exits import DeadlinePassedError, Exit
 from llmgw.cli.output import at, note, printable
 from llmgw.config.catalog_file import CatalogFile, read_catalog
-from llmgw.config.loader import Surroundings, admin_key_files
-from llmgw.config.settings import ADMIN_KEY_FILE, ADMIN_PORT, LOOPBACK, UpSettings
+from llmgw.config.loader import Surroundings
+from llmgw.config.settings import ADMIN_KEY_FILE, LOOPBACK, UpSettings
 from llmgw.core.errors import LlmgwError
 from llmgw.engines.check import check_plans
 from llmgw.runtime.clock import Clock, SystemClock
@@ -75,12 +77,25 @@ class Machine:
     @property
     def ctl(self) -> str:
         """What to type to operate it."""
-        words = ["llmgw ctl"]
-        if self.settings.admin_port != ADMIN_PORT:
-            words.append(f"--url {self.admin_url}")
-        if self.admin_key_file not in admin_key_files(self.around):
-            words.append(f"--key-file {self.admin_key_file}")
-        return " ".join(words)
+        return spelling.ctl(self.settings, self.around)
+
+    @property
+    def down(self) -> str:
+        """What to type to stop it."""
+        return spelling.down(self.settings, self.around)
+
+    def check_free(self) -> None:
+        """Raise AlreadyUpError, with what to do instead, where another `up` runs here."""
+        state = self.settings.state_dir
+        if (pid := running(state)) is None:
+            return
+        change = ""
+        if self.settings.catalog is not None:
+            file = shlex.quote(str(self.settings.catalog))
+            change = f"; `{self.ctl} apply {file}` changes what it runs"
+        raise AlreadyUpError(
+            f"llmgw up runs already on {state} (pid {pid}){change}; `{self.down}` stops it"
+        )
 
     def catalog(self) -> CatalogFile | None:
         """Return the catalog to apply; raise with all that is wrong with it."""
@@ -118,6 +133,7 @@ class Supervisor:
 def up(machine: Machine, then: Then) -> None:
     """Run everything until Ctrl-C, which stops everything."""
     content = machine.catalog()
+    machine.check_free()
     run_daemon(lambda stop: _up(machine, content, then, stop))
 
 
@@ -133,10 +149,7 @@ def up_detached(machine: Machine, argv: Sequence[str], then: Then) -> None:
     """
     content = machine.catalog()
     settings = machine.settings
-    if (pid := running(settings.state_dir)) is not None:
-        raise AlreadyUpError(
-            f"llmgw up runs already on {settings.state_dir} (pid {pid}); `llmgw down` stops it"
-        )
+    machine.check_free()
     log = settings.state_dir / "up.log"
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     child = Child([sys.executable, "-P", "-m", "llmgw.cli", *argv], machine.around.environment, log)
@@ -144,7 +157,7 @@ def up_detached(machine: Machine, argv: Sequence[str], then: Then) -> None:
     try:
         asyncio.run(_detached(machine, content, then, Supervisor(child.id, child)))
     except KeyboardInterrupt:
-        note("llmgw goes on in the background; `llmgw down` stops it")
+        note(f"llmgw goes on in the background; `{machine.down}` stops it")
         raise
     finally:
         child.leave()
@@ -254,7 +267,7 @@ async def _front(
             note(f"the catalog is empty; fill it with `{machine.ctl} apply FILE`")
         else:
             try:
-                await until_wanted(client, catalog.revision, machine.wait_s)
+                await until_wanted(client, catalog.revision, machine.wait_s, machine.ctl)
             except DeadlinePassedError as late:
                 if machine.late_is_failure:
                     raise

@@ -72,6 +72,7 @@ async def watch(
     within_s: float,
     screen: Screen,
     clock: Clock,
+    ctl: str = "llmgw ctl",
 ) -> None:
     """Look again and again until it is done; raise DeadlinePassedError.
 
@@ -98,7 +99,7 @@ async def watch(
                     await clock.sleep(LOOK_S)
     except TimeoutError:
         raise DeadlinePassedError(
-            f"not done after {span(within_s)}; it goes on, see `llmgw ctl status`:\n{missing}"
+            f"not done after {span(within_s)}; it goes on, see `{ctl} status`:\n{missing}"
         ) from None
 
 

@@ -13,10 +13,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from llmgw.config.shape import InvalidShapeError, Place, Shape
-from llmgw.config.written import InvalidInputError, Written, parse_json, read_written
+from llmgw.config.written import (
+    InvalidInputError,
+    Written,
+    parse_json,
+    read_written,
+    read_written_from,
+)
 from llmgw.core.fleet.catalog import Catalog, Model, Problem, Profile
 from llmgw.core.fleet.validation import check
 from llmgw.core.traffic.snapshot import ApiKey
@@ -50,6 +56,11 @@ def read_catalog(file: Path) -> CatalogFile:
     meant from the file's folder.
     """
     return _checked(read_written(file), str(file), file.absolute().parent)
+
+
+def read_catalog_from(stream: BinaryIO, where: str) -> CatalogFile:
+    """Read the same, YAML or JSON, from what is open; relative sources are meant from here."""
+    return _checked(read_written_from(stream, where), where, Path.cwd())
 
 
 def parse_catalog(text: str) -> CatalogFile:

@@ -7,6 +7,9 @@ source it came from, but never the value: it may be a secret.
 """
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -24,6 +27,7 @@ from typing import (
 from llmgw.config.settings import (
     ADMIN_KEY_FILE,
     BASES,
+    CTL_FILE,
     AgentSettings,
     CtlSettings,
     GatewaySettings,
@@ -43,6 +47,7 @@ APPS: Final[Mapping[type, str]] = {
     UpSettings: "up",
     CtlSettings: "ctl",
 }
+NAME: Final = "llmgw"
 SYSTEM_STATE: Final = Path("/var/lib/llmgw")
 COMMAND_LINE: Final = "command line"
 PAGE: Final = "docs/reference/settings.md"
@@ -56,11 +61,28 @@ class Surroundings:
     root: bool
     host: str
     """The machine's name."""
+    program: str = "llmgw"
+    """What a person types here to run this program again."""
 
 
 def surroundings() -> Surroundings:
     """Return this process's."""
-    return Surroundings(dict(os.environ), os.geteuid() == 0, os.uname().nodename)
+    environment = dict(os.environ)
+    program = _typed(sys.argv[0], environment.get("PATH", ""))
+    return Surroundings(environment, os.geteuid() == 0, os.uname().nodename, program)
+
+
+def _typed(program: str, path: str) -> str:
+    """Return the name where the search path leads to this very program, else a path to it."""
+    file = Path(program).absolute()
+    if file.name != NAME or not file.exists():
+        return NAME  # `python -m`, as daemons are started
+    found = shutil.which(NAME, path=path)
+    if found is not None and file.samefile(found):
+        return NAME
+    here = Path.cwd()
+    near = file.relative_to(here) if file.is_relative_to(here) else file
+    return shlex.quote(str(near) if len(near.parts) > 1 else f"./{near}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +119,30 @@ def default_state_dir(app: str, around: Surroundings) -> Path:
     return state / "llmgw" / app
 
 
+def state_dir(app: str, around: Surroundings) -> Path:
+    """Return where an app that is started here keeps its state, when its environment says so."""
+    named = around.environment.get(f"{_prefix(app)}STATE_DIR".upper())
+    return Path(named).expanduser().absolute() if named else default_state_dir(app, around)
+
+
 def admin_key_files(around: Surroundings) -> tuple[Path, ...]:
     """Return where an admin key may be when `key_file` is not set, the likeliest first."""
-    serve, up = (default_state_dir(app, around) for app in ("serve", "up"))
+    serve, up = (state_dir(app, around) for app in ("serve", "up"))
     return (serve / ADMIN_KEY_FILE, up / "serve" / ADMIN_KEY_FILE)
+
+
+def ctl_file(around: Surroundings, overrides: Mapping[str, object]) -> Path | None:
+    """Return the settings that a running `llmgw up` has written for ctl; None where it has not.
+
+    Only where nobody says anything else: its key is not for another control plane.
+    """
+    environment = around.environment
+    if any(f"LLMGW_CTL_{name}" in environment for name in ("CONFIG", "URL", "KEY_FILE")):
+        return None
+    if any(overrides.get(name) is not None for name in ("url", "key_file")):
+        return None
+    written = state_dir("up", around) / CTL_FILE
+    return written if os.access(written, os.R_OK) else None
 
 
 def load(

@@ -30,6 +30,8 @@ ENDPOINTS_MAX: Final = 16
 STORE_FILE: Final = "llmgw.db"
 STORE_NONE: Final = "none"
 ADMIN_KEY_FILE: Final = "admin.key"
+CTL_FILE: Final = "ctl.yaml"
+"""In the state directory of a running `llmgw up`: settings of ctl."""
 BASES: Final = "bases"
 """Key of the validation context: the folder that a relative path belongs to, by field."""
 
@@ -351,7 +353,11 @@ class CtlSettings:
     url: Annotated[
         str,
         _matching(r"https?://[^\s/@]+/?", "http://HOST:PORT, without user, password or path"),
-        Field(description="Where the admin API is, without a path."),
+        Field(
+            description="Where the admin API is, without a path. While `llmgw up` runs on this "
+            "machine, `ctl.yaml` in its state directory says this and `key_file`, unless one of "
+            "them is set."
+        ),
     ] = f"http://{LOOPBACK}:{ADMIN_PORT}"
     key_file: Annotated[
         Location | None,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import yaml
 
@@ -50,14 +50,24 @@ def read_written(file: Path) -> Written:
     """Read a file that ends in .json as JSON, any other as YAML; raise InvalidInputError."""
     try:
         with file.open("rb") as opened:
-            raw = opened.read(BYTES_MAX + 1)
-        text = raw.decode()
+            text = _text(opened, str(file))
     except OSError as error:
         what = f"cannot be read: {error.strerror or error}"
         raise _invalid(str(file), what, "check the path and who may read it") from error
-    except UnicodeDecodeError as error:
-        raise _invalid(str(file), "is not UTF-8 text", "save it as UTF-8") from error
     return parse_json(text, str(file)) if file.suffix == ".json" else parse_yaml(text, str(file))
+
+
+def read_written_from(stream: BinaryIO, where: str) -> Written:
+    """Read YAML, of which JSON is a part, from what is open; `where` names it in errors."""
+    return parse_yaml(_text(stream, where), where)
+
+
+def _text(stream: BinaryIO, where: str) -> str:
+    raw = stream.read(BYTES_MAX + 1)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise _invalid(where, "is not UTF-8 text", "save it as UTF-8") from error
 
 
 def parse_json(text: str, where: str) -> Written:

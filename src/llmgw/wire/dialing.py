@@ -167,7 +167,7 @@ class KeepDialing(Generic[Out, In]):
 
     async def _settle(self, link: Link[Welcome, Out, In]) -> None:
         if self._failures == 0:
-            logger.info("%s: link %s", self.name, link.id)
+            logger.info("%s: joined, link %s", self.name, link.id)
         await self._clock.sleep(self._pace.lived_s)
         if self._failures and not link.ended_why:
             self._failures = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from llmgw.admin.client import AdminClient, connect
-from llmgw.config.loader import Surroundings, admin_key_files, load, surroundings
+from llmgw.config.loader import Surroundings, admin_key_files, ctl_file, load, surroundings
 from llmgw.config.settings import CtlSettings
 from llmgw.core.errors import InvalidRequestError, NotAuthenticatedError
 from llmgw.runtime.files import read_bounded
@@ -29,14 +29,15 @@ class Target:
 def ask(target: Target, work: Callable[[AdminClient], Awaitable[T]]) -> T:
     """Do the work with a client, and return what it returns."""
     around = surroundings()
-    settings = load(CtlSettings, file=target.config, overrides=target.overrides, around=around)
-    file = _key_file(settings, around)
-    key = read_key(file)
+    file = target.config or ctl_file(around, target.overrides)
+    settings = load(CtlSettings, file=file, overrides=target.overrides, around=around)
+    key_file = _key_file(settings, around)
+    key = read_key(key_file)
     try:
         return asyncio.run(_ask(settings, key, work))
     except NotAuthenticatedError as error:
         raise NotAuthenticatedError(
-            f"the control plane at {settings.url} does not take the key in {file}: {error}"
+            f"the control plane at {settings.url} does not take the key in {key_file}: {error}"
         ) from error
 
 
@@ -53,6 +54,11 @@ def _key_file(settings: CtlSettings, around: Surroundings) -> Path:
         if os.access(place, os.R_OK):
             return place
     named = " or ".join(map(str, places))
+    if not any(map(os.path.lexists, places)):
+        raise InvalidRequestError(
+            f"nothing runs here: there is no admin key in {named}. `llmgw up` starts everything on "
+            "this machine; for a control plane elsewhere use --url and --key-file"
+        )
     raise InvalidRequestError(
         f"no admin key that you may read is in {named}; name the file that `llmgw serve` made with"
         " --key-file or LLMGW_CTL_KEY_FILE"

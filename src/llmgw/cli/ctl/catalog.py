@@ -1,5 +1,7 @@
 """`llmgw ctl apply` and `llmgw ctl get`: the catalog, in and out."""
 
+import asyncio
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,9 +16,10 @@ from llmgw.cli.ctl.asking import Target, ask
 from llmgw.cli.output import note, print_json, print_table, print_text
 from llmgw.cli.screen import screen_for
 from llmgw.cli.waiting import watch
-from llmgw.config.catalog_file import CatalogFile, read_catalog
+from llmgw.config.catalog_file import CatalogFile, read_catalog, read_catalog_from
 from llmgw.runtime.clock import SystemClock
 
+STDIN: Final = Path("-")
 EMPTY: Final = "the catalog is empty; `llmgw ctl apply FILE` fills it"
 
 
@@ -32,7 +35,7 @@ class Applying:
 
 def apply(target: Target, applying: Applying, *, as_json: bool) -> None:
     """Make a file the catalog, and wait where that is asked."""
-    content = read_catalog(applying.file)
+    content = _read(applying.file)
     if content.nodes or content.keys:
         note(
             f"{applying.file}: `nodes` and `keys` are only read by `llmgw serve --store none`; "
@@ -41,10 +44,10 @@ def apply(target: Target, applying: Applying, *, as_json: bool) -> None:
 
     async def work(client: AdminClient) -> Edit:
         edit = await put(client, content, dry_run=applying.dry_run)
-        if not as_json:
+        if not as_json and not edit.problems:
             say(edit, dry_run=applying.dry_run)
         if applying.wait_s is not None and not applying.dry_run:
-            await until_wanted(client, edit.revision, applying.wait_s)
+            await _until_wanted(client, edit.revision, applying.wait_s)
         return edit
 
     edit = ask(target, work)
@@ -55,22 +58,41 @@ def apply(target: Target, applying: Applying, *, as_json: bool) -> None:
         raise InvalidCatalogError(f"{applying.file} cannot be used:\n{lines}", edit.problems)
 
 
+def _read(file: Path) -> CatalogFile:
+    if file == STDIN:
+        return read_catalog_from(sys.stdin.buffer, "standard input")
+    return read_catalog(file)
+
+
+async def _until_wanted(client: AdminClient, revision: int, within_s: float) -> None:
+    try:
+        await until_wanted(client, revision, within_s)
+    except asyncio.CancelledError:  # Ctrl-C
+        note(f"revision {revision} is in force and goes on; `llmgw ctl status` shows how far it is")
+        raise
+
+
 async def put(client: AdminClient, content: CatalogFile, *, dry_run: bool = False) -> Edit:
     """Save a catalog, or try it."""
     return await client.put_catalog(content.catalog, dry_run=dry_run)
 
 
-async def until_wanted(client: AdminClient, revision: int, within_s: float) -> None:
-    """Wait until what runs is what the catalog says; raise DeadlinePassedError."""
+async def until_wanted(
+    client: AdminClient, revision: int, within_s: float, ctl: str = "llmgw ctl"
+) -> None:
+    """Wait until what runs is what the catalog says; raise DeadlinePassedError.
+
+    `ctl` is what a person types to operate this control plane.
+    """
     clock = SystemClock()
     screen = screen_for(clock)
-    await watch(client, lambda seen: seen.is_as_wanted(revision), within_s, screen, clock)
+    await watch(client, lambda seen: seen.is_as_wanted(revision), within_s, screen, clock, ctl)
 
 
 def say(edit: Edit, *, dry_run: bool) -> None:
     """Print what an edit changes."""
     for change in edit.changes:
-        print_text(change)
+        print_text(f"would change: {change}" if dry_run else change)
     if not edit.changes:
         print_text(f"nothing changes; the catalog is at revision {edit.revision}")
     elif dry_run:

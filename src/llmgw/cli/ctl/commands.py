@@ -74,7 +74,9 @@ def _target(context: typer.Context) -> "Target":
 def apply(
     *,
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A catalog file, YAML or JSON.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A catalog file, YAML or JSON; - is stdin.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_S,
@@ -90,14 +92,18 @@ def apply(
 def get(
     *,
     context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(help="What to get.")] = Kind.CATALOG,
+    kind: Annotated[
+        str, typer.Argument(metavar="|".join(Kind), help="What to get.")
+    ] = Kind.CATALOG.value,
     as_json: AsJson = False,
 ) -> None:
     """Print the catalog as it could be applied again, or how far its parts are."""
     from llmgw.cli.ctl import catalog
 
     target = _target(context)
-    match kind:
+    if kind not in set(Kind):
+        raise typer.BadParameter(f"there is no {kind!r}; use one of {', '.join(Kind)}")
+    match Kind(kind):
         case Kind.CATALOG:
             catalog.get_catalog(target, as_json=as_json)
         case Kind.MODELS:
