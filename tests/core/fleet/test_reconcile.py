@@ -359,6 +359,12 @@ def test_a_refused_start_is_a_failure_with_the_nodes_reason() -> None:
 
 def test_right_after_the_start_nodes_are_expected_and_nobody_is_told_to_start_some() -> None:
     young = decide(view(catalog(profile()), age_s=1.0), NOW, PLAN)
-    assert "waits for a node" in young.shortfalls[0].why
+    assert "waiting for a node to report" in young.shortfalls[0].why
     late = decide(view(catalog(profile())), NOW, PLAN)
     assert "start llmgw agent" in late.shortfalls[0].why
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "p wants 1 replica"), (2, "p wants 2 replicas")])
+def test_how_many_are_wanted_is_said_in_good_grammar(count: int, said: str) -> None:
+    decision = decide(view(catalog(profile(replicas=count)), [], [node_view()]), NOW, PLAN)
+    assert {intent.why for intent in decision.saves} == {said}

@@ -40,10 +40,7 @@ from llmgw.core.fleet.rooms import grant, rooms
 from llmgw.core.fleet.view import ENDED, Planner, View
 from llmgw.core.ids import NodeId, ReplicaId, ShardKey
 
-EXPECTED: Final = (
-    "waits for a node: none has reported yet to this control plane, which has only just begun to "
-    "lead; those that are there are about to"
-)
+EXPECTED: Final = "waiting for a node to report; this control plane has only just begun to lead"
 
 
 def decide(view: View, now_wall_s: float, plan: Planner) -> Decision:
@@ -210,7 +207,7 @@ class _Turn:
         current, outdated = self._of(name, model, profile)
         serving = [i for i in current if is_serving(seen(i, self.view))]
         for intent in _least_useful(current, self.view)[: max(len(current) - profile.replicas, 0)]:
-            self._drain(intent, f"{name} wants {profile.replicas} replicas")
+            self._drain(intent, _wants(profile))
         # Outdated ones go as fast as current ones take over, and at once where they do not serve.
         keep = max(profile.replicas - len(serving), 0)
         useful = [i for i in outdated if _may_be_routed(i, self.view)]
@@ -291,16 +288,14 @@ class _Turn:
         if isinstance(placed, str):
             return placed
         grant(left, placed)
-        self._save(
-            Intent(placed, why=f"{profile.name} wants {profile.replicas} replicas"), "is new"
-        )
+        self._save(Intent(placed, why=_wants(profile)), "is new")
         return ""
 
     def _plan(self, request: Request, left: Mapping[NodeId, Room]) -> Placement | str:
         placed = place(request, tuple(left.values()))
         if isinstance(placed, NoRoom):
             early = not placed.in_the_way and self.view.age_s < self.view.rules.settle_s
-            return f"{request.profile.name} {EXPECTED}" if early else placed.why
+            return EXPECTED if early else placed.why
         planned = self.plan(placed)
         return planned if isinstance(planned, str) else placed
 
@@ -421,6 +416,10 @@ class _Turn:
 
     def _wake_in(self, seconds: float) -> None:
         self.wake_s = max(min(self.wake_s, seconds), 0.05)
+
+
+def _wants(profile: Profile) -> str:
+    return f"{profile.name} wants {profile.replicas} replica{'' if profile.replicas == 1 else 's'}"
 
 
 def _may_be_routed(intent: Intent, view: View) -> bool:
