@@ -1,10 +1,12 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from llmgw.runtime.tasks import OwnedTasks
 from llmgw.testing.waiting import eventually
-from tests.control.planes import Nodes
+from tests.control.apis import Api, api_on
+from tests.control.planes import Nodes, on_sqlite
 
 
 @pytest.fixture
@@ -16,3 +18,9 @@ async def nodes() -> AsyncIterator[Nodes]:
         for agent in nodes.agents:
             agent.leave()
         await eventually(lambda: not any(agent.busy for agent in nodes.agents))
+
+
+@pytest.fixture
+async def api(tmp_path: Path, nodes: Nodes) -> AsyncIterator[Api]:
+    async with on_sqlite(tmp_path) as plane, api_on(plane) as made:
+        yield made

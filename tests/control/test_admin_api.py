@@ -2,16 +2,14 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import httpx
 import pytest
 
-from llmgw.admin.client import AdminClient, connect
+from llmgw.admin.client import connect
 from llmgw.admin.errors import (
     STATUSES,
     AdminUnreachableError,
@@ -27,63 +25,17 @@ from llmgw.core.errors import (
     ConflictError,
     InvalidRequestError,
     LlmgwError,
-    NodeUnreachableError,
     NotAllowedError,
     NotAuthenticatedError,
     NotFoundError,
     UpstreamFailedError,
 )
-from llmgw.core.fleet.catalog import Catalog, EngineKind, Model, Profile, Restart
+from llmgw.core.fleet.catalog import Catalog, EngineKind, Model, Restart
 from llmgw.core.traffic.usage import Ending, Usage
 from llmgw.testing.agent import FakeAgent
 from llmgw.testing.fleet import catalog, placement, plan, profile
-from tests.control.planes import Nodes, Running, on_file, on_sqlite
-
-KEY = "sk-admin-0123456789abcdef"
-
-
-def entropy(count: int) -> bytes:
-    entropy.calls += 1  # type: ignore[attr-defined]
-    return sha256(str(entropy.calls).encode()).digest()[:count]  # type: ignore[attr-defined]
-
-
-entropy.calls = 0  # type: ignore[attr-defined]
-
-
-@dataclass
-class Api:
-    """An admin API that runs."""
-
-    plane: Running
-    client: AdminClient
-    url: str
-
-
-@asynccontextmanager
-async def api_on(plane: Running) -> AsyncIterator[Api]:
-    options = AdminOptions("127.0.0.1", 0, "test", "a test's store")
-    api = AdminApi(plane.plane, Edits(plane.plane, entropy), Door(KEY), options)
-    run = plane.tasks.start(api.run(), "admin API")
-    await api.listening.wait()
-    url = f"http://127.0.0.1:{api.port}"
-    await plane.until(lambda: plane.plane.reconciler.seen is not None)
-    async with connect(url, KEY, timeout_s=10.0) as client:
-        yield Api(plane, client, url)
-    run.cancel()
-
-
-@pytest.fixture
-async def api(tmp_path: Path, nodes: Nodes) -> AsyncIterator[Api]:
-    async with on_sqlite(tmp_path) as plane, api_on(plane) as made:
-        yield made
-
-
-async def ready(api: Api, nodes: Nodes, *profiles: Profile) -> FakeAgent:
-    agent = nodes.start(api.plane.endpoint)
-    await api.client.put_catalog(catalog(*(profiles or (profile(),))))
-    count = sum(p.replicas for p in profiles or (profile(),))
-    await api.plane.until(lambda: api.plane.phases() == ["ready"] * count)
-    return agent
+from tests.control.apis import KEY, Api, api_on, entropy, ready
+from tests.control.planes import Nodes, on_file
 
 
 async def test_an_applied_catalog_runs_and_is_shown(api: Api, nodes: Nodes) -> None:
@@ -166,6 +118,16 @@ async def test_everything_that_is_wrong_with_a_catalog_is_said_at_once(api: Api)
     assert problem.field == "models[0].profiles[0].arguments[0]"
     assert "llmgw sets it" in problem.remedy
     assert (await api.client.catalog()).revision == 0
+
+
+async def test_a_key_for_a_model_that_is_not_there_is_made_and_that_is_said(api: Api) -> None:
+    await api.client.put_catalog(catalog(profile("a")))
+    made = await api.client.make_key(NewKey(models=("m", "nope")))
+    (told,) = made.warnings
+    assert "no model is called 'nope'" in told
+    assert "models are: m" in told
+    assert made.info.models == ("m", "nope")
+    assert (await api.client.make_key(NewKey())).warnings == ()
 
 
 async def test_a_key_is_shown_once_and_reaches_the_gateways(api: Api) -> None:
@@ -260,46 +222,6 @@ async def test_a_failing_replica_is_a_trouble_of_the_fleet_and_not_of_the_contro
     assert f"llmgw ctl logs {key.replica}" in told
     async with httpx.AsyncClient(base_url=api.url) as http:
         assert (await http.get("/healthz")).json()["status"] == "ok"
-
-
-async def test_logs_are_read_from_the_node(api: Api, nodes: Nodes) -> None:
-    agent = await ready(api, nodes)
-    (key,) = agent.alive
-    for subject in (key.replica, str(key)):
-        parts = [part async for part in api.client.logs(subject, 2)]
-        assert [line for part in parts for line in part.lines] == ["two", "three"]
-        assert {part.shard for part in parts} == {str(key)}
-    with pytest.raises(NotFoundError, match="no node reports"):
-        await anext(api.client.logs("zzz"))
-    with pytest.raises(InvalidRequestError, match="neither a replica's id nor"):
-        await anext(api.client.logs("a.b.c.d"))
-
-
-async def test_a_followed_log_goes_on_and_its_end_is_told_to_the_node(
-    api: Api, nodes: Nodes
-) -> None:
-    agent = await ready(api, nodes)
-    (key,) = agent.alive
-    following = api.client.logs(key.replica, 1, follow=True)
-    assert (await anext(following)).lines == ("three",)
-    await agent.say(1, "four")
-    assert (await anext(following)).lines == ("four",)
-    await following.aclose()  # type: ignore[attr-defined]
-    await api.plane.until(lambda: agent.cancelled == [1])
-
-
-async def test_a_log_that_is_followed_ends_with_a_reason_when_its_node_is_lost(
-    api: Api, nodes: Nodes
-) -> None:
-    agent = await ready(api, nodes)
-    following = api.client.logs(agent.alive[0].replica, 1, follow=True)
-    await anext(following)
-    agent.leave()
-    assert "its link ended" in (await anext(following)).error
-    with pytest.raises(StopAsyncIteration):
-        await anext(following)
-    with pytest.raises(NodeUnreachableError, match="not connected"):
-        await anext(api.client.logs(next(iter(agent.shards)).replica))
 
 
 async def test_events_can_be_waited_for(api: Api, nodes: Nodes) -> None:

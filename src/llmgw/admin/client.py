@@ -19,6 +19,7 @@ from llmgw.admin.schema import (
     EVENTS_MAX,
     Edit,
     ErrorBody,
+    ErrorInfo,
     EventInfo,
     KeyInfo,
     LogLines,
@@ -31,6 +32,7 @@ from llmgw.admin.schema import (
     Stopped,
     UsageInfo,
 )
+from llmgw.config.settings import ADMIN_PORT
 from llmgw.core.document import InvalidDocumentError, load
 from llmgw.core.errors import NotAuthenticatedError
 from llmgw.core.fleet.catalog import Catalog
@@ -39,6 +41,9 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_S: Final = 5.0
 WAIT_S: Final = 20.0
 """How long one question for new events is left open."""
+
+NOT_THERE: Final = {404: "not_found", 405: "method_not_allowed"}
+"""Statuses with the code that the admin API gives them; anybody else's has another, or none."""
 
 T = TypeVar("T")
 Parameters = Mapping[str, str | int | float]
@@ -139,7 +144,7 @@ class AdminClient:
                 "GET", BASE + path, params=asked, timeout=timeout
             ) as answer:
                 if answer.status_code >= 400:
-                    raise _refused(await answer.aread(), answer.status_code)
+                    raise self._refused(await answer.aread(), answer.status_code)
                 async for line in answer.aiter_lines():
                     yield self._read(LogLines, line.encode())
         except httpx.HTTPError as error:
@@ -207,7 +212,7 @@ class AdminClient:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         if answer.status_code >= 400:
-            raise _refused(answer.content, answer.status_code)
+            raise self._refused(answer.content, answer.status_code)
         return answer.content
 
     def _read(self, kind: type[T], body: bytes) -> T:
@@ -229,13 +234,18 @@ class AdminClient:
         what = str(error) or type(error).__name__
         return AdminUnreachableError(f"the control plane at {self._url} did not answer: {what}")
 
-
-def _refused(body: bytes, status: int) -> Exception:
-    try:
-        told = msgspec.json.decode(body, type=ErrorBody).error
-    except msgspec.MsgspecError:
-        return error_of("", f"the control plane answered with status {status}", (), status)
-    return error_of(told.code, told.message, told.problems, status)
+    def _refused(self, body: bytes, status: int) -> Exception:
+        try:
+            told = msgspec.json.decode(body, type=ErrorBody).error
+        except msgspec.MsgspecError:
+            told = ErrorInfo("", f"{self._url} answered with status {status}")
+        if status in NOT_THERE and told.code != NOT_THERE[status]:
+            return AdminUnreachableError(
+                f"what answers at {self._url} is no admin API ({told.message}); a gateway's port "
+                f"is for clients, and the admin API has its own: {ADMIN_PORT}, or what "
+                "`admin_port` says"
+            )
+        return error_of(told.code, told.message, told.problems, status)
 
 
 @asynccontextmanager

@@ -238,6 +238,8 @@ class MadeKey:
 
     info: KeyInfo
     key: str = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    """What may have been meant otherwise, although the key was made."""
 
 
 @dataclass(frozen=True, slots=True)

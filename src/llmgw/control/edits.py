@@ -30,6 +30,7 @@ KEY_BYTES: Final = 25
 SHOWN_CHARS: Final = 7
 NAME_CHARS_MAX: Final = 128
 MODELS_MAX: Final = 1_000
+NAMES_SHOWN: Final = 20
 
 
 class Edits:
@@ -148,7 +149,20 @@ class Edits:
         )
         self._plane.edited()
         await self._tell(f"key {key.id}", f"was made for account {new.account}")
-        return MadeKey(key_info(record), text)
+        return MadeKey(key_info(record), text, await self._unknown_models(new))
+
+    async def _unknown_models(self, new: NewKey) -> tuple[str, ...]:
+        """Say which models of a key nobody can ask for yet; they may come later."""
+        catalog = await self._store.catalog.current()
+        names = [name for model in catalog.models for name in (model.name, *model.aliases)]
+        known = ", ".join(names[:NAMES_SHOWN]) or "none"
+        more = ", ..." if len(names) > NAMES_SHOWN else ""
+        return tuple(
+            f"no model is called {name!r}; the key is good for it as soon as the catalog has it "
+            f"(models are: {known}{more})"
+            for name in new.models or ()
+            if name not in names
+        )
 
     async def revoke_key(self, id_: str) -> KeyInfo:
         """End a client key for good."""

@@ -39,14 +39,16 @@ from llmgw.control.edits import Edits, key_info
 from llmgw.control.plane import ControlPlane
 from llmgw.control.recent_usage import totals
 from llmgw.control.reconciler import Seen
-from llmgw.control.sources import find_log
+from llmgw.control.sources import find_log, why_no_log
 from llmgw.control.troubles import troubles
 from llmgw.core import document
 from llmgw.core.errors import (
     InvalidRequestError,
     LlmgwError,
     NoCapacityError,
+    NodeUnreachableError,
     NotAllowedError,
+    UpstreamFailedError,
 )
 from llmgw.core.fleet.decision import count_phases
 from llmgw.core.ids import ShardKey
@@ -300,12 +302,18 @@ class AdminApi:
         lines = LINES if lines is None else lines
         if not 0 <= lines <= LINES_MAX:
             raise InvalidRequestError(f"lines: is {lines}; write 0 to {LINES_MAX}")
-        node, key = find_log(await self._seen(), request.match_info["name"])
+        seen = await self._seen()
+        node, key = find_log(seen, request.match_info["name"])
         follow = flag(request, "follow")
         answers = self._plane.links.logs(node, str(key), lines, follow=follow)
         with self._following(follow):
             async with contextlib.aclosing(answers):
-                return await _stream_log(request, key, answers)
+                # What goes wrong before the first part is an error with a status of its own.
+                try:
+                    first = await anext(answers, Answer(0, last=True))
+                except (NodeUnreachableError, UpstreamFailedError) as error:
+                    raise type(error)(f"{error}; {why_no_log(seen, key)}") from error
+                return await _stream_log(request, key, first, answers)
 
     @contextlib.contextmanager
     def _following(self, follows: bool) -> Iterator[None]:  # noqa: FBT001
@@ -376,10 +384,9 @@ def _usage_info(total: Total) -> UsageInfo:
 
 
 async def _stream_log(
-    request: web.Request, key: ShardKey, answers: AsyncGenerator[Answer, None]
+    request: web.Request, key: ShardKey, first: Answer, answers: AsyncGenerator[Answer, None]
 ) -> web.StreamResponse:
-    """Send a log on; what goes wrong before its first part is an error with a status of its own."""
-    first = await anext(answers, Answer(0, last=True))
+    """Send a log on."""
     stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
     await stream.prepare(request)
     await stream.write(line(LogLines(str(key), first.lines)))

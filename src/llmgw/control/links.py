@@ -209,12 +209,14 @@ class AgentLinks:
         NodeUnreachableError where the node is not linked, UpstreamFailedError where its answer
         does not come or is an error.
         """
+        known = self._registry.nodes.get(node)
+        name = known.name if known else node
         link_id = self._node_links.get(node)
         if link_id is None:
-            raise NodeUnreachableError(f"node {node} is not connected; its agent may be stopped")
+            raise NodeUnreachableError(f"node {name} is not connected; its agent may be stopped")
         peer = self._peers[link_id]
         if len(peer.questions) >= QUESTIONS_MAX:
-            raise NoCapacityError(f"node {node} is asked {QUESTIONS_MAX} things already", RETRY_S)
+            raise NoCapacityError(f"node {name} is asked {QUESTIONS_MAX} things already", RETRY_S)
         self._asked += 1
         number = self._asked
         answers = peer.questions[number] = asyncio.Queue(ANSWERS_MAX)
@@ -222,10 +224,10 @@ class AgentLinks:
             await peer.link.send(Question(number, kind, subject, options))
             waits_s: float | None = ANSWER_S_MAX
             while True:
-                answer = await _next(answers, waits_s, node)
+                answer = await _next(answers, waits_s, name)
                 waits_s = None if endless else ANSWER_S_MAX
                 if answer.error:
-                    raise UpstreamFailedError(f"node {node} answers: {answer.error}")
+                    raise UpstreamFailedError(f"node {name} answers: {answer.error}")
                 yield answer
                 if answer.last:
                     return
@@ -263,7 +265,7 @@ class AgentLinks:
         peer.questions.clear()
 
 
-async def _next(answers: "asyncio.Queue[Answer]", s_max: float | None, node: NodeId) -> Answer:
+async def _next(answers: "asyncio.Queue[Answer]", s_max: float | None, node: str) -> Answer:
     try:
         async with asyncio.timeout(s_max):
             return await answers.get()

@@ -35,6 +35,17 @@ def find_log(seen: Seen, name: str) -> tuple[NodeId, ShardKey]:
     return node, shard
 
 
+def why_no_log(seen: Seen, key: ShardKey) -> str:
+    """Say how a shard's replica is: one that never started has written nothing that says it."""
+    for status in seen.decision.statuses:
+        if status.replica == key.replica:
+            which = f"replica {status.replica}"
+            if status.incarnation != key.incarnation:
+                which = f"{which}, which is at its start {status.incarnation} now,"
+            return f"{which} is {status.phase}: {status.why}"
+    return f"no replica {key.replica} is planned any more"
+
+
 def _key(name: str) -> ShardKey:
     try:
         return ShardKey.parse(name)

@@ -76,6 +76,8 @@ class FakeAgent:
         self.obeys = True
         self.lines: tuple[str, ...] = ("one", "two", "three")
         """Of every shard's log."""
+        self.no_log = ""
+        """Why it has none; empty where it has."""
         self.term = 0
         self.store = ""
         self.generation = 0
@@ -193,6 +195,9 @@ class FakeAgent:
     async def _answer(self, link: ControlLink, question: Question) -> None:
         count = int(question.options.get("lines", "100"))
         follows = question.options.get("follow") == "1"
+        if self.no_log:
+            await link.send(Answer(question.id, last=True, error=self.no_log))
+            return
         await link.send(Answer(question.id, self.lines[-count:], last=not follows))
 
     async def say(self, question: int, *lines: str) -> None:
