@@ -120,9 +120,8 @@ def status(revision: int = 3, **fields: object) -> Status:
 
 def replica(phase: str = "ready", **fields: object) -> ReplicaInfo:
     """Return a replica of one shard."""
-    shard = ShardInfo(
-        "k3v9qd2m7a.1.0", "gpu-1", phase, "says so", "10.0.0.1", 18100, last_log="its last line"
-    )
+    last = "2026-12-01T14:09:29.123Z llama-server| its last words"
+    shard = ShardInfo("k3v9qd2m7a.1.0", "gpu-1", phase, "says so", "10.0.0.1", 18100, last_log=last)
     given: dict[str, object] = {"nodes": ("gpu-1",), "shards": (shard,), **fields}
     return ReplicaInfo("k3v9qd2m7a", "m", "m-cpu", 1, phase, "says so", "run", **given)  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from llmgw.admin.schema import (
     LogLines,
     MadeKey,
     NodeInfo,
+    ReplicaInfo,
     ShortfallInfo,
     Stopped,
     UsageInfo,
@@ -106,6 +108,23 @@ def test_an_answer_that_is_no_admin_api_is_said_to_be_none(admin: FakeAdmin, ctl
     done = ctl("status")
     assert done.code == Exit.UNREACHABLE
     assert admin.url in done.err
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "there is nothing at /admin/v1/status", "code": "unknown_url"}},
+        b"404: Not Found",
+    ],
+)
+def test_a_port_that_is_not_the_admin_apis_is_named_with_the_one_that_is(
+    admin: FakeAdmin, ctl: Ctl, body: object
+) -> None:
+    admin.on("GET", "/status", body, status=404)
+    done = ctl("status")
+    assert done.code == Exit.UNREACHABLE
+    assert admin.url in done.err
+    assert "8630" in done.err
 
 
 # -- looking
@@ -323,8 +342,38 @@ def test_apply_waits_until_it_is_so_and_shows_how_far_it_is(
         "m-cpu k3v9qd2m7a.1 on gpu-1: ready, says so",
         "m-cpu: missing, no room",
         "m-cpu k3v9qd2m7a.1: gone",
-        "m-cpu k3v9qd2m7a.1 on gpu-1: loading, says so | its last line",
+        "m-cpu k3v9qd2m7a.1 on gpu-1: loading, says so | its last words",
         "m-cpu k3v9qd2m7a.1 on gpu-1: ready, says so",
+    ]
+
+
+def test_progress_says_each_thing_once_and_no_start_that_another_follows_is_gone(
+    admin: FakeAdmin, ctl: Ctl, tmp_path: Path
+) -> None:
+    line = "2026-12-01T14:09:29.123Z llama-server| no such file"
+
+    def at(phase: str, start: int, why: str) -> ReplicaInfo:
+        found = replica(phase)
+        shards = tuple(replace(shard, last_log=line) for shard in found.shards)
+        return replace(found, incarnation=start, why=why, shards=shards)
+
+    admin.on("PUT", "/catalog", Edit(True, 4, ()))
+    admin.on("GET", "/status", status(4))
+    admin.on("GET", "/models", (model(0),), (model(0),), (model(0),), (model(1),))
+    admin.on(
+        "GET",
+        "/replicas",
+        (at("loading", 1, "it says: no such file"),),
+        (at("failed", 1, "shard 0 on gpu-1 ended"),),
+        (at("failed", 2, "failed 2 times in a row"),),
+        (at("ready", 3, "answers"),),
+    )
+    done = ctl("apply", good(tmp_path), "--wait")
+    assert done.err.splitlines() == [
+        "m-cpu k3v9qd2m7a.1 on gpu-1: loading, it says: no such file",
+        "m-cpu k3v9qd2m7a.1 on gpu-1: failed, shard 0 on gpu-1 ended",
+        "m-cpu k3v9qd2m7a.2 on gpu-1: failed, failed 2 times in a row",
+        "m-cpu k3v9qd2m7a.3 on gpu-1: ready, answers",
     ]
 
 
@@ -379,6 +428,14 @@ def test_a_new_key_as_json_has_the_key_and_what_is_known_of_it(admin: FakeAdmin,
     admin.on("POST", "/keys", MadeKey(INFO, "sk-the-key-itself"))
     made = json.loads(ctl("keys", "create", "me", "--json").out)
     assert (made["key"], made["info"]["id"]) == ("sk-the-key-itself", "kid")
+
+
+def test_what_is_odd_about_a_new_key_is_said_beside_it(admin: FakeAdmin, ctl: Ctl) -> None:
+    admin.on("GET", "/status", status(), status(snapshot=(2, 8)))
+    admin.on("POST", "/keys", MadeKey(INFO, "sk-the-key-itself", ("no model is called 'nope'",)))
+    done = ctl("keys", "create", "me", "--model", "nope")
+    assert (done.code, done.out) == (Exit.DONE, "sk-the-key-itself\n")
+    assert "no model is called 'nope'" in done.err
 
 
 def test_a_key_that_is_not_there_cannot_be_revoked(admin: FakeAdmin, ctl: Ctl) -> None:

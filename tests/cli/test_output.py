@@ -3,7 +3,7 @@
 import pytest
 
 from llmgw.cli.ctl.looking import moment, seconds
-from llmgw.cli.output import aligned, printable, span
+from llmgw.cli.output import aligned, at, printable, span
 from llmgw.cli.screen import AGAIN_S, PlainScreen, Row
 from llmgw.core.errors import InvalidRequestError
 from llmgw.testing.clock import ManualClock
@@ -23,6 +23,13 @@ def test_durations_are_said_in_one_unit(duration_s: float, said: str) -> None:
 
 def test_what_others_wrote_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[2J\nb") == "a\\x1b[2J\\nb"
+
+
+def test_a_moment_is_shown_with_its_zone_and_can_be_typed_again() -> None:
+    shown = at(1_769_817_600.0)
+    assert shown.startswith("2026-01-3")
+    assert shown[-6] in "+-"
+    assert moment(shown, 0.0) == 1_769_817_600.0
 
 
 def test_moments_are_read_as_ages_and_as_dates() -> None:
@@ -63,7 +70,7 @@ def test_what_takes_long_is_said_again_but_not_what_is_done(
     clock = ManualClock()
     screen = PlainScreen(clock)
     for _ in range(3):
-        screen.show([row("loading"), Row("r.2", "p", "gpu-1", "ready", "well")], "")
+        screen.show([row("loading"), Row("s.1", "p", "gpu-1", "ready", "well")], "")
         clock.advance(AGAIN_S)
     said = capsys.readouterr().err
     assert said.count("loading") == 3

@@ -75,6 +75,6 @@ def span(seconds: float) -> str:
 
 
 def at(wall_s: float) -> str:
-    """Return a moment in local time."""
+    """Return a moment in local time with its zone, as `--since` takes it too."""
     local = datetime.fromtimestamp(wall_s, UTC).astimezone()
-    return local.strftime("%Y-%m-%d %H:%M:%S")
+    return local.isoformat(sep=" ", timespec="seconds")

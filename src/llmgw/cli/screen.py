@@ -32,6 +32,7 @@ class Row:
     """One thing that is on its way; what it has no name, profile or place for is empty."""
 
     name: str
+    """A replica's id and, behind a dot, which start of it this is."""
     profile: str
     nodes: str
     phase: str
@@ -40,8 +41,8 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from others."""
-        return (self.profile, self.name)
+        """What tells it from others, and stays from one start of a replica to the next."""
+        return (self.profile, self.name.partition(".")[0])
 
 
 class Screen(Protocol):
@@ -109,11 +110,12 @@ class LiveScreen:
 
 
 class PlainScreen:
-    """Lines on stderr, one when a phase changes."""
+    """Lines on stderr, one when a phase changes or a replica is started anew."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: dict[tuple[str, str], tuple[str, float]] = {}
+        self._said: dict[tuple[str, str], tuple[tuple[str, str], float]] = {}
+        """What was said last of each thing: its name and phase, and when that was."""
 
     def __enter__(self) -> Self:
         """See Screen."""
@@ -135,23 +137,23 @@ class PlainScreen:
             where = f" on {row.nodes}" if row.nodes else ""
             what = " ".join(filter(None, (row.profile, row.name)))
             line = f"{what}{where}: {row.phase}, {printable(row.why)}{last}"
-            self._say(row.key, row.phase, line, done=row.phase == "ready")
+            self._say(row.key, (row.name, row.phase), line, done=row.phase == "ready")
         shown = {row.key for row in rows}
         for key in [key for key in self._said if key not in shown]:
-            del self._said[key]
-            if key[1]:
-                sys.stderr.write(f"{' '.join(key)}: gone\n")
+            (name, _), _ = self._said.pop(key)
+            if name:
+                sys.stderr.write(f"{key[0]} {name}: gone\n")
 
     def trouble(self, what: str) -> None:
         """See Screen."""
-        self._say(("", ""), what, what, done=False)
+        self._say(("", ""), ("", what), what, done=False)
 
-    def _say(self, key: tuple[str, str], phase: str, line: str, *, done: bool) -> None:
+    def _say(self, key: tuple[str, str], state: tuple[str, str], line: str, *, done: bool) -> None:
         now_s = self._clock.monotonic_s()
-        said, at_s = self._said.get(key, ("", 0.0))
-        if said == phase and (done or now_s - at_s < AGAIN_S):
+        said, at_s = self._said.get(key, (("", ""), 0.0))
+        if said == state and (done or now_s - at_s < AGAIN_S):
             return
-        self._said[key] = (phase, now_s)
+        self._said[key] = (state, now_s)
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 

@@ -17,6 +17,7 @@ LOOK_S: Final = 0.5
 PUBLISH_S_MAX: Final = 5.0
 SOON_S: Final = 0.05
 READY: Final = "ready"
+FAILED: Final = "failed"
 RUN: Final = "run"
 
 
@@ -124,9 +125,19 @@ async def until_gateways_know(
 
 def _row(replica: ReplicaInfo) -> Row:
     behind = _furthest_behind(replica)
-    last = behind.last_log if behind is not None and replica.phase != READY else ""
+    last = ""
+    # Why it failed was made from its last words.
+    if behind is not None and replica.phase not in {READY, FAILED}:
+        last = _words(behind.last_log)
+    if last in replica.why:
+        last = ""
     name = f"{replica.replica}.{replica.incarnation}"
     return Row(name, replica.profile, ",".join(replica.nodes), replica.phase, replica.why, last)
+
+
+def _words(log_line: str) -> str:
+    """Return a line of a shard's log without its stamp and the name of its command."""
+    return log_line.split("| ", 1)[-1].strip()
 
 
 def _furthest_behind(replica: ReplicaInfo) -> ShardInfo | None:

@@ -3,7 +3,7 @@
 from llmgw.admin.client import AdminClient
 from llmgw.admin.schema import KeyInfo, MadeKey, NewKey
 from llmgw.cli.ctl.asking import Target, ask
-from llmgw.cli.output import at, note, print_json, print_table, print_text
+from llmgw.cli.output import at, note, print_json, print_table, print_text, printable
 from llmgw.cli.waiting import until_gateways_know
 from llmgw.runtime.clock import SystemClock
 
@@ -11,8 +11,10 @@ from llmgw.runtime.clock import SystemClock
 def create(target: Target, new: NewKey, *, as_json: bool) -> None:
     """Make a key and print it: only the key goes to stdout, so that a script can take it."""
     made = ask(target, lambda client: make(client, new))
+    for warning in made.warnings:
+        note(printable(warning))
     if as_json:
-        print_json({"key": made.key, "info": made.info})
+        print_json({"key": made.key, "info": made.info, "warnings": made.warnings})
         return
     note(
         f"key {made.info.id} for account {made.info.account}; "

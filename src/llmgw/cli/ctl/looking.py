@@ -11,7 +11,8 @@ from llmgw.cli.output import aligned, print_json, print_table, print_text, print
 from llmgw.core.errors import InvalidRequestError
 from llmgw.runtime.clock import SystemClock
 
-BY: Final = ("account", "key", "model", "day")
+HEADS: Final = {"account": "ACCOUNT", "key": "KEY", "model": "MODEL", "day": "DAY (UTC)"}
+"""What usage is split by."""
 UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -132,8 +133,8 @@ def remove_node(target: Target, node: str, *, as_json: bool) -> None:
 def usage(target: Target, since: str | None, by: str | None, *, as_json: bool) -> None:
     """Print what was used."""
     split = tuple(part.strip() for part in (by or "").split(",") if part.strip())
-    if wrong := [part for part in split if part not in BY]:
-        raise InvalidRequestError(f"--by {wrong[0]}: usage is split by {', '.join(BY)}")
+    if wrong := [part for part in split if part not in HEADS]:
+        raise InvalidRequestError(f"--by {wrong[0]}: usage is split by {', '.join(HEADS)}")
     since_s = None if since is None else moment(since, SystemClock().wall_s())
 
     found = ask(target, lambda client: client.usage(since_s, None, split))
@@ -141,7 +142,7 @@ def usage(target: Target, since: str | None, by: str | None, *, as_json: bool) -
         print_json(found)
         return
     print_table(
-        (*(part.upper() for part in split), "REQUESTS", "PROMPT", "COMPLETION", "CACHED", "EST."),
+        (*(HEADS[part] for part in split), "REQUESTS", "PROMPT", "COMPLETION", "CACHED", "EST."),
         (
             (
                 *(_day(one.day) if part == "day" else getattr(one, part) for part in split),
