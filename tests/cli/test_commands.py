@@ -194,3 +194,19 @@ def test_every_command_and_exit_code_is_documented() -> None:
     assert not [words for words in commands(build_app()) if f"`llmgw {words}" not in page]
     for code in Exit:
         assert f"| {code.value} | {code.name.lower()} |" in page
+
+
+@pytest.mark.parametrize(
+    "words", [("apply",), ("get",), ("logs",), ("keys", "create"), ("usage",), ("stop",)]
+)
+def test_help_speaks_no_python(llmgw: Llmgw, words: tuple[str, ...]) -> None:
+    told = llmgw("ctl", *words, "--help").out
+    for foreign in ("{", "list[", "<int range>"):
+        assert foreign not in told
+
+
+def test_a_kind_that_does_not_exist_is_told_which_do(llmgw: Llmgw) -> None:
+    done = llmgw("ctl", "get", "nonsense")
+    assert done.code == Exit.USAGE
+    assert "use one of catalog, models, profiles" in done.err
+    assert "Value error" not in done.err

@@ -50,8 +50,7 @@ async def run_agent(settings: AgentSettings, around: Surroundings, stop: asyncio
         async def ready() -> str:
             status = await _ready(agent)
             logger.info(
-                "ready: this is %s, called %s; its engines are reached at %s; it joins %s, which a "
-                "line of its own tells",
+                "ready: this is %s, called %s; its engines are reached at %s; it joins %s",
                 status,
                 options.name,
                 options.address,

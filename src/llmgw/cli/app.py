@@ -7,19 +7,20 @@ import typer
 from llmgw.cli import daemons
 from llmgw.cli.ctl.commands import add_commands
 from llmgw.cli.up import demo, down, supervise, up
+from llmgw.cli.usage import Command
 
 
 def build_app() -> typer.Typer:
     """Return the command line."""
     app = _group("One OpenAI-compatible endpoint for the models you run on your own GPU machines.")
     app.callback()(_llmgw)
-    app.command()(up)
-    app.command()(down)
-    app.command(hidden=True)(supervise)
-    app.command(hidden=True)(demo)
-    app.command()(daemons.serve)
+    app.command(cls=Command)(up)
+    app.command(cls=Command)(down)
+    app.command(cls=Command, hidden=True)(supervise)
+    app.command(cls=Command, hidden=True)(demo)
+    app.command(cls=Command)(daemons.serve)
     app.add_typer(_agent(), name="agent")
-    app.command()(daemons.gateway)
+    app.command(cls=Command)(daemons.gateway)
     app.add_typer(_ctl(), name="ctl")
     return app
 
@@ -37,7 +38,7 @@ def _ctl() -> typer.Typer:
 def _agent() -> typer.Typer:
     app = _group("Run the agent of this node.", invoke_without_command=True)
     app.callback()(daemons.agent)
-    app.command()(daemons.inventory)
+    app.command(cls=Command)(daemons.inventory)
     return app
 
 

@@ -102,7 +102,7 @@ def _profile(seen: Seen, model: Model, profile: Profile) -> ProfileInfo:
     why = next((s.why for s in seen.decision.shortfalls if s.profile == profile.name), "")
     if not why and ready < profile.replicas:
         why = seen.decision.hold or next(
-            (f"{s.phase}: {s.why}" for s in statuses if s.phase is not ReplicaPhase.READY), ""
+            (_how(s) for s in statuses if s.phase is not ReplicaPhase.READY), ""
         )
     if not why:
         why = _under_way(statuses)
@@ -114,13 +114,19 @@ def _under_way(statuses: Sequence[ReplicaStatus]) -> str:
     for status in statuses:
         if is_failing(status):
             return (
-                f"replica {status.replica} is {status.phase}: {status.why}; the others go on "
-                "serving"
+                f"a change does not come through: replica {status.replica}: {_how(status)}; the "
+                "others go on serving"
             )
     late = next((s for s in statuses if s.phase is not ReplicaPhase.READY), None)
     if late is None:
         return ""
-    return f"a change is under way: replica {late.replica} is {late.phase}: {late.why}"
+    return f"a change is under way: replica {late.replica}: {_how(late)}"
+
+
+def _how(status: ReplicaStatus) -> str:
+    # Why it failed begins with that it did.
+    begins = status.why.startswith(f"{status.phase} ")
+    return status.why if begins else f"{status.phase}: {status.why}"
 
 
 def nodes(seen: Seen) -> tuple[NodeInfo, ...]:

@@ -125,7 +125,7 @@ def get_models(target: Target, *, as_json: bool) -> None:
                 model.model,
                 ", ".join(model.aliases),
                 f"{sum(p.ready for p in model.profiles)}/{sum(p.replicas for p in model.profiles)}",
-                next((p.why for p in model.profiles if p.why), ""),
+                "; ".join(f"{p.profile}: {p.why}" for p in model.profiles if p.why),
             )
             for model in models
         ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from llmgw.cli.options import AsJson, Config, Sets, overrides
+from llmgw.cli.usage import Command
 
 if TYPE_CHECKING:
     from llmgw.cli.ctl.asking import Target
@@ -37,13 +38,13 @@ def add_commands(app: typer.Typer, nodes_app: typer.Typer, keys_app: typer.Typer
     """Add all commands of `llmgw ctl`."""
     app.callback()(ctl)
     for command in (apply, get, status, replicas, logs, events, usage, stop):
-        app.command()(command)
+        app.command(cls=Command)(command)
     nodes_app.callback()(nodes)
-    nodes_app.command("rm")(remove_node)
+    nodes_app.command("rm", cls=Command)(remove_node)
     keys_app.callback()(keys)
-    keys_app.command("create")(create_key)
-    keys_app.command("list")(list_keys)
-    keys_app.command("revoke")(revoke_key)
+    keys_app.command("create", cls=Command)(create_key)
+    keys_app.command("list", cls=Command)(list_keys)
+    keys_app.command("revoke", cls=Command)(revoke_key)
 
 
 def ctl(
