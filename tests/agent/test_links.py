@@ -1,5 +1,7 @@
 """Whom an agent obeys: the highest term of one store, over links that live."""
 
+import logging
+
 import pytest
 
 from llmgw.agent.identity import AnotherAgentError, CopiedDiskError
@@ -7,6 +9,7 @@ from llmgw.core.errors import StorageError
 from llmgw.core.fleet.report import Report
 from llmgw.core.fleet.shard import Phase
 from llmgw.testing.control import FakeControl
+from llmgw.testing.waiting import eventually
 from tests.agent.test_identity import BrokenDisk
 from tests.agent.world import Node, is_alive
 
@@ -34,6 +37,16 @@ async def test_the_first_report_comes_at_once_and_tells_who_and_what_the_node_is
         assert inventory.memory_mib
         assert "llamacpp" in {engine.kind for engine in inventory.engines}
         assert (report.term, report.generation) == (0, 0)
+
+
+async def test_the_log_says_which_control_plane_it_joined_and_as_whom(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "llmgw.wire.dialing")
+    node.set(name="gpu-7")
+    async with node.agent() as agent:
+        told = f"{node.control.endpoint} as gpu-7 (node {agent.who.node}): joined"
+        await eventually(lambda: told in caplog.text, saying=lambda: caplog.text)
 
 
 async def test_reports_go_on_without_any_change(node: Node) -> None:

@@ -127,7 +127,42 @@ async def test_a_refusal_s_wait_is_kept_within_bounds(asked_s: float, waited_s: 
     assert waited_s - 0.2 <= _waits(peer)[0] <= waited_s + 0.2
 
 
-async def test_the_log_says_once_that_it_fails_and_once_that_it_is_well(
+async def test_the_log_says_at_once_that_it_joined_and_then_only_what_is_new(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "llmgw.wire.dialing")
+    clock = ManualClock()
+    peer = Peer(clock)
+
+    def said() -> list[tuple[int, str]]:
+        return [(r.levelno, r.getMessage()) for r in caplog.records]
+
+    peer.failure = LinkLostError("cannot reach it")
+    async with running(peer.keep_dialing()):
+        await _pass_until(clock, peer, 6)
+        peer.failure = None
+        await _pass_until(clock, peer, 7)
+        await eventually(lambda: peer.open == 1 and clock.sleepers == 1)
+        # Whoever has just started it waits for this line; whether the link lasts is another matter.
+        await eventually(lambda: len(said()) == 2)
+        clock.advance(PACE.lived_s + 1)
+        await eventually(lambda: clock.sleepers == 0)
+        peer.end()
+        await _pass_until(clock, peer, 8)
+        for dials in (9, 10):  # links that do not last are no news
+            await eventually(lambda: peer.open == 1 and clock.sleepers == 1)
+            peer.end()
+            await _pass_until(clock, peer, dials)
+        await eventually(lambda: peer.open == 1 and clock.sleepers == 1)
+        clock.advance(PACE.lived_s + 1)
+        await eventually(lambda: len(said()) == 4)
+    levels = [level for level, _ in said()]
+    assert levels == [logging.WARNING, logging.INFO, logging.WARNING, logging.INFO]
+    texts = ["cannot reach it", "test: joined", "the test ends it", "is there again"]
+    assert all(text in line for text, (_, line) in zip(texts, said(), strict=True)), said()
+
+
+async def test_a_first_link_that_does_not_last_is_said_to_be_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "llmgw.wire.dialing")
@@ -135,16 +170,13 @@ async def test_the_log_says_once_that_it_fails_and_once_that_it_is_well(
     peer = Peer(clock)
     peer.failure = LinkLostError("cannot reach it")
     async with running(peer.keep_dialing()):
-        await _pass_until(clock, peer, 6)
+        await _pass_until(clock, peer, 2)
         peer.failure = None
-        await _pass_until(clock, peer, 7)
-        await eventually(lambda: peer.open == 1 and clock.sleepers == 1)
-        clock.advance(PACE.lived_s + 1)
+        await _pass_until(clock, peer, 3)
         await eventually(lambda: len(caplog.records) == 2)
-    failing, well = caplog.records
-    assert failing.levelno == logging.WARNING
-    assert "cannot reach it" in failing.getMessage()
-    assert "is there again" in well.getMessage()
+        peer.end()
+        await eventually(lambda: len(caplog.records) == 3)
+    assert "the test ends it" in caplog.records[-1].getMessage()
 
 
 async def test_a_bug_in_what_uses_the_link_is_not_swallowed() -> None:

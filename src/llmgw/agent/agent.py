@@ -146,6 +146,11 @@ class _Hello:
         self._who = who
         self._obedience = obedience
 
+    @property
+    def whom(self) -> str:
+        """Who it introduces, for people."""
+        return f"{self._options.name} (node {self._who.node})"
+
     def now(self) -> Hello:
         obeyed = self._obedience.obeyed
         return Hello(
@@ -165,7 +170,7 @@ class _Dialing:
     def __init__(
         self, endpoint: str, world: Outside, hello: _Hello, reporter: Reporter, links: Links
     ) -> None:
-        self.name = f"link to {endpoint}"
+        self.name = f"link to {endpoint} as {hello.whom}"
         self._reporter = reporter
 
         def dial_once() -> AbstractAsyncContextManager[ControlLink]:

@@ -122,7 +122,8 @@ async def _introduced(stream: Stream, hello: Hello | GatewayHello, ends: Ends[Ou
 class KeepDialing(Generic[Out, In]):
     """A service that keeps one link to one control plane: never two, never a hot loop.
 
-    The log says once when the link is away and once when it is there again for good.
+    The log says at once when it has joined first, then once when the link is away and once when it
+    is there again for good.
     """
 
     def __init__(
@@ -141,6 +142,8 @@ class KeepDialing(Generic[Out, In]):
         self._random = random
         self._pace = pace
         self._failures = 0
+        self._has_joined = False
+        self._said_away = False
 
     async def run(self) -> None:
         """Dial, let `on_link` use the link until it ends, wait, dial again."""
@@ -154,7 +157,8 @@ class KeepDialing(Generic[Out, In]):
                 why = str(error)
             self._failures += 1
             wait_s = max(self._pace.backoff.wait_s(self._failures, self._random), retry_after_s)
-            log = logger.warning if self._failures == 1 else logger.debug
+            log = logger.debug if self._said_away else logger.warning
+            self._said_away = True
             log("%s: %s; dialing again in %.1f s and from then on", self.name, why, wait_s)
             await self._clock.sleep(wait_s)
 
@@ -166,9 +170,13 @@ class KeepDialing(Generic[Out, In]):
             return link.ended_why or "this end closed the link"
 
     async def _settle(self, link: Link[Welcome, Out, In]) -> None:
-        if self._failures == 0:
+        if not self._has_joined:
+            self._has_joined, self._said_away = True, False
             logger.info("%s: joined, link %s", self.name, link.id)
         await self._clock.sleep(self._pace.lived_s)
-        if self._failures and not link.ended_why:
-            self._failures = 0
+        if link.ended_why:
+            return
+        self._failures = 0
+        if self._said_away:
+            self._said_away = False
             logger.info("%s: is there again, link %s", self.name, link.id)
