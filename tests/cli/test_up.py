@@ -190,6 +190,16 @@ def test_detached_it_stays_and_down_stops_it(machine: Machine) -> None:
     assert done.returncode == Exit.DONE, done.stderr + machine.said()
     assert f"http://127.0.0.1:{machine.gateway_port}/v1" in done.stderr
     machine.one_engine()
+    logs = machine.said()
+    for told in (
+        f"the gateway serves http://127.0.0.1:{machine.gateway_port}/v1",
+        f"the admin API listens on 127.0.0.1 port {machine.admin_port}",
+        f"the admin key is in {machine.state}/serve/admin.key",
+        "ready: this control plane leads",
+        "ready: this is node",
+        "joined",
+    ):
+        assert told in logs
     for words in ([], ["--detach"]):
         second = machine.run("up", "--catalog", str(machine.catalog), *words)
         assert second.returncode == Exit.RUNNING
