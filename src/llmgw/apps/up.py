@@ -145,7 +145,7 @@ class Up:
         Raises AlreadyUpError, DaemonFailedError (engines go on then) or LeftError.
         """
         state = self._settings.state_dir
-        async with held(state, self._pool):
+        async with held(state, self._pool, f"`{self._down}` stops it"):
             earlier = await self._pool.run(_recorded, state)
             await end_daemons(earlier, hurry, self._say, self._pool, self._clock)
             await self._pool.run(self._write_settings)
@@ -270,14 +270,17 @@ class Up:
 
 
 @asynccontextmanager
-async def held(state: Path, pool: ThreadPool) -> AsyncIterator[None]:
-    """Hold the state directory of an `up`; raise AlreadyUpError where another one does."""
+async def held(state: Path, pool: ThreadPool, else_do: str) -> AsyncIterator[None]:
+    """Hold the state directory of an `up`; raise AlreadyUpError where another one does.
+
+    `else_do` says what to do then.
+    """
     await pool.run(make_private_folder, state)
     lock = hold_lock(state / LOCK_FILE, purpose="running llmgw up on this directory")
     try:
         await pool.run(lock.__enter__)
     except LockHeldError as error:
-        raise AlreadyUpError(f"{error}; `llmgw down` stops it") from None
+        raise AlreadyUpError(f"{error}; {else_do}") from None
     try:
         yield
     finally:
@@ -375,7 +378,7 @@ async def down(
     if record is not None and await pool.run(is_alive, record.supervisor):
         say(f"stopping llmgw up (pid {record.supervisor.pid})")
         await _ask_to_end(record.supervisor, hurry, pool, clock)
-    async with held(state, pool):
+    async with held(state, pool, "try again once it has ended, or when it runs"):
         left = await pool.run(read_record, state)
         await end_all(settings, hurry, say, pool, clock)
     return record is not None or left is not None
