@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer.core import TyperGroup
 
 from llmgw.cli.options import AsJson, Config, Sets, overrides
 from llmgw.cli.usage import Command
@@ -60,9 +61,22 @@ def ctl(
         str | None,
         typer.Option(metavar="FILE", help="The file with the admin key.", show_default=False),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Operate a control plane."""
     context.obj = (config, overrides(sets, url=url, key_file=key_file))
+    if as_json:
+        _hand_on_json(context)
+
+
+def _hand_on_json(context: typer.Context) -> None:
+    """Let `--json` before a command's name mean what it means behind it."""
+
+    def below(command: object) -> dict[str, object]:
+        commands = command.commands if isinstance(command, TyperGroup) else {}
+        return {"as_json": True} | {name: below(each) for name, each in commands.items()}
+
+    context.default_map = below(context.command)
 
 
 def _target(context: typer.Context) -> "Target":
@@ -129,6 +143,8 @@ def replicas(*, context: typer.Context, as_json: AsJson = False) -> None:
 
 def nodes(*, context: typer.Context, as_json: AsJson = False) -> None:
     """List nodes, or remove one."""
+    if as_json:
+        _hand_on_json(context)
     if context.invoked_subcommand is not None:
         return
     from llmgw.cli.ctl import looking
@@ -150,6 +166,8 @@ def remove_node(
 
 def keys(*, context: typer.Context, as_json: AsJson = False) -> None:
     """List client keys, make or revoke one."""
+    if as_json:
+        _hand_on_json(context)
     if context.invoked_subcommand is None:
         _list_keys(context, as_json=as_json)
 
