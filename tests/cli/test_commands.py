@@ -210,3 +210,15 @@ def test_a_kind_that_does_not_exist_is_told_which_do(llmgw: Llmgw) -> None:
     assert done.code == Exit.USAGE
     assert "use one of catalog, models, profiles" in done.err
     assert "Value error" not in done.err
+
+
+def test_where_nothing_runs_ctl_says_so_and_what_starts_it(
+    llmgw: Llmgw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for app in ("UP", "SERVE"):
+        monkeypatch.setenv(f"LLMGW_{app}_STATE_DIR", str(tmp_path / app))
+    done = llmgw("ctl", "status")
+    assert done.code == Exit.USAGE
+    for told in ("nothing seems to run here", "llmgw up", "llmgw serve", "--key-file"):
+        assert told in done.err
+    assert str(tmp_path / "UP") in done.err

@@ -159,6 +159,12 @@ def test_nothing_at_all_is_wanted_only_where_that_is_said(tmp_path: Path) -> Non
     assert read_catalog(written(tmp_path, "models: []")).models == ()
 
 
+def test_a_misspelt_models_is_told_as_what_it_is(tmp_path: Path) -> None:
+    missing, misspelt = problems(tmp_path, "modles: []")
+    assert "models: is missing" in missing
+    assert "modles: there is no such field (line 1); did you mean 'models'?" in misspelt
+
+
 def test_what_is_wrong_is_said_in_words_of_people_and_values_are_not_repeated(
     tmp_path: Path,
 ) -> None:

@@ -70,11 +70,12 @@ def parse_catalog(text: str) -> CatalogFile:
 
 def _checked(written: Written, where: str, folder: Path | None) -> CatalogFile:
     try:
-        _says_models(written, where)
-        content = Shape(CatalogFile, PAGE).read(written.data)
+        content = Shape(CatalogFile, PAGE).read({} if written.data is None else written.data)
     except InvalidShapeError as error:
         found = tuple(_on_line(written, place, problem) for place, problem in error.found)
-        raise InvalidInputError(where, found) from None
+        raise InvalidInputError(where, (*_silent(written), *found)) from None
+    if silent := _silent(written):
+        raise InvalidInputError(where, silent)
     if folder is not None:
         content = replace(content, models=tuple(_from(folder, m) for m in content.models))
     problems = (*check(content.catalog), *_nodes(content), *_keys(content))
@@ -84,12 +85,14 @@ def _checked(written: Written, where: str, folder: Path | None) -> CatalogFile:
     return content
 
 
-def _says_models(written: Written, where: str) -> None:
-    """Refuse what does not say `models` at all: an empty file would stop everything."""
-    if written.data is None or (isinstance(written.data, Mapping) and "models" not in written.data):
+def _silent(written: Written) -> tuple[Problem, ...]:
+    """Say that `models` is not there at all: an empty file would stop everything."""
+    said = written.data
+    if said is None or (isinstance(said, Mapping) and "models" not in said):
         what = "is missing, and without it nothing would be wanted"
         remedy = "add it; write `models: []` if everything is to be stopped"
-        raise InvalidInputError(where, (Problem("models", what, remedy),))
+        return (Problem("models", what, remedy),)
+    return ()
 
 
 def _from(folder: Path, model: Model) -> Model:

@@ -56,8 +56,9 @@ def _key_file(settings: CtlSettings, around: Surroundings) -> Path:
     named = " or ".join(map(str, places))
     if not any(map(os.path.lexists, places)):
         raise InvalidRequestError(
-            f"nothing runs here: there is no admin key in {named}. `llmgw up` starts everything on "
-            "this machine; for a control plane elsewhere use --url and --key-file"
+            f"nothing seems to run here: there is no admin key in {named}. `llmgw up` starts "
+            "everything on this machine, `llmgw serve` a control plane alone; for one that runs "
+            "elsewhere, or as another user, use --url and --key-file"
         )
     raise InvalidRequestError(
         f"no admin key that you may read is in {named}; name the file that `llmgw serve` made with"
