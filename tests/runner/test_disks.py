@@ -14,6 +14,7 @@ from llmgw.runner.libc import Libc
 from llmgw.runner.logs import LogWriter
 from llmgw.runner.pump import RETRY_S, RawPump
 from llmgw.runner.record import ExitCode, Phase, identity_path
+from tests.guards.parts import require
 from tests.runner.world import World, is_alive, pids_in, sh, wait
 
 SLEEPS = "while :; do sleep 0.05; done"
@@ -25,8 +26,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small file system needs root")
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    require("a small disk", here=mounted, how="run as root, who may mount a tmpfs")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -113,12 +114,11 @@ def test_a_log_that_could_not_be_written_misses_nothing_afterwards(
 
 
 def test_a_directory_that_became_read_only_is_retried_until_it_is_not(world: World) -> None:
-    if shutil.which("chattr") is None:
-        pytest.skip("chattr is not installed")
+    require("chattr", here=shutil.which("chattr") is not None, how="apt-get install e2fsprogs")
     shard = world.shard().start(sh("engine", SLEEPS))
     make = ["chattr", "+i", str(shard.directory)]
-    if subprocess.run(make, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this file system or user cannot make a directory immutable")
+    made = subprocess.run(make, capture_output=True, check=False).returncode == 0
+    require("an immutable directory", here=made, how="run as root on ext4, xfs or btrfs")
     try:
         with shard.client() as client:
             client.stop()
@@ -149,8 +149,7 @@ def delegated(tmp_path: Path) -> Iterator[Path]:
     point = next((line.split()[4] for line in mounts if " - cgroup2 " in line), None)
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     own = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if point is None or own is None:
-        pytest.skip("cgroup v2 is not mounted")
+    require("cgroup v2", here=point is not None and own is not None, how="mount it")
     cgroup = Path(f"{point}{own}") / f"llmgw-test-{os.getpid()}"
     try:
         cgroup.mkdir()
