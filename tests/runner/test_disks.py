@@ -155,7 +155,7 @@ def delegated(tmp_path: Path) -> Iterator[Path]:
         cgroup.mkdir()
         os.setxattr(cgroup, "user.delegate", b"1")
     except OSError as fault:
-        pytest.skip(f"no cgroup can be delegated here: {fault.strerror}")
+        require("a delegated cgroup", here=False, how=f"run as root ({fault.strerror})")
     yield cgroup
     (cgroup / "cgroup.kill").write_text("1")
     wait(lambda: _removed(cgroup))

@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 
 from llmgw.core.fleet.catalog import EngineKind, Profile
 from llmgw.core.fleet.hardware import PortRange
-from llmgw.core.fleet.placement import SPARE_PORTS, NoRoom, Placement, Request, Room, place
-from llmgw.core.fleet.rooms import grant, ports_of
+from llmgw.core.fleet.placement import (
+    SPARE_PORTS,
+    NoRoom,
+    Placement,
+    Request,
+    Room,
+    place,
+    ports_from,
+)
+from llmgw.core.fleet.rooms import grant
 from llmgw.core.ids import ReplicaId
 from llmgw.testing.fleet import GPU_CLASS, inventory, profile
 
@@ -103,7 +111,7 @@ def test_however_many_are_placed_no_gpu_and_no_port_is_given_out_twice(
         if isinstance(answer, Placement):
             grant(left, answer)  # type: ignore[arg-type]
             used.update({gpu: round(share * 100) for gpu in answer.head.gpus})
-            ports += [(answer.head.node, port) for port in ports_of(answer.head)]
+            ports += [(answer.head.node, port) for port in ports_from(answer.head.port)]
         else:
             assert len(answer.in_the_way) == nodes
     assert all(share <= 100 for share in used.values())

@@ -107,6 +107,11 @@ class Request:
     """Ports that failed an earlier start of this replica."""
 
 
+def ports_from(port: int) -> range:
+    """Return all ports of a shard that serves on `port`: that one and its spare ones."""
+    return range(port, port + 1 + SPARE_PORTS)
+
+
 def place(request: Request, rooms: Sequence[Room]) -> Placement | NoRoom:
     """Choose the emptiest fitting node; ties go to the smaller node id, so the answer is stable."""
     if request.profile.nodes != 1:
@@ -187,8 +192,7 @@ def _unfit(gpu: Gpu, profile: Profile, free: float) -> str:
 def _port(room: Room, avoided: frozenset[int]) -> int | None:
     ports = room.inventory.ports
     used = room.ports_used | avoided | frozenset(room.inventory.ports_taken)
-    step = 1 + SPARE_PORTS
-    for first in range(ports.first, ports.last - SPARE_PORTS + 1, step):
-        if used.isdisjoint(range(first, first + step)):
+    for first in range(ports.first, ports.last - SPARE_PORTS + 1, 1 + SPARE_PORTS):
+        if used.isdisjoint(ports_from(first)):
             return first
     return None

@@ -45,9 +45,8 @@ EXPECTED: Final = "waiting for a node to report; this control plane has only jus
 
 def decide(view: View, now_wall_s: float, plan: Planner) -> Decision:
     """Return what brings the fleet to what is wanted, in a stable order."""
-    hold = _hold(view)
     turn = _Turn(view, now_wall_s, plan)
-    if hold:
+    if hold := _hold(view, adopts=bool(turn.unplanned)):
         return Decision(statuses=turn.statuses(), hold=hold, wake_s=1.0)
     turn.adopt()
     turn.judge()
@@ -56,8 +55,8 @@ def decide(view: View, now_wall_s: float, plan: Planner) -> Decision:
     return turn.decision()
 
 
-def _hold(view: View) -> str:
-    if view.stored and not unplanned(view):
+def _hold(view: View, *, adopts: bool) -> str:
+    if view.stored and not adopts:
         return ""
     quiet = sorted(n.name for n in view.nodes.values() if n.report is None)
     if not quiet or view.age_s >= view.rules.settle_s:
@@ -80,6 +79,7 @@ class _Turn:
         self.intents: dict[ReplicaId, Intent] = dict(sorted(view.intents.items()))
         self.models = {m.name: m for m in view.catalog.models}
         self.wanted = {p.name: (m, p) for m, p in view.catalog.wanted()}
+        self.unplanned = unplanned(view)
         self.strays: list[Stray] = []
         self.happened: list[Happened] = []
         self.shortfalls: list[Shortfall] = []
@@ -91,7 +91,7 @@ class _Turn:
     # -- adopting
 
     def adopt(self) -> None:
-        for id_, shards in unplanned(self.view).items():
+        for id_, shards in self.unplanned.items():
             missing = {
                 name: p.replicas - self._count(name, id_) for name, (_, p) in self.wanted.items()
             }
@@ -210,7 +210,7 @@ class _Turn:
             self._drain(intent, _wants(profile))
         # Outdated ones go as fast as current ones take over, and at once where they do not serve.
         keep = max(profile.replicas - len(serving), 0)
-        useful = [i for i in outdated if _may_be_routed(i, self.view)]
+        useful = [i for i in outdated if _may_be_routed(seen(i, self.view))]
         order = _least_useful(useful, self.view)
         for intent in [i for i in outdated if i not in useful] + order[: max(len(order) - keep, 0)]:
             self._drain(intent, f"profile {name} has changed")
@@ -231,7 +231,7 @@ class _Turn:
     def _drain(self, intent: Intent, why: str) -> None:
         if intent.wanted is not Wanted.RUN:
             return
-        wanted = Wanted.DRAIN if _may_be_routed(intent, self.view) else Wanted.STOP
+        wanted = Wanted.DRAIN if _may_be_routed(seen(intent, self.view)) else Wanted.STOP
         changed = replace(intent, wanted=wanted, why=why, drain_since_wall_s=self.now)
         self._save(changed, f"is removed: {why}")
 
@@ -366,11 +366,7 @@ class _Turn:
         found = []
         for intent in self.intents.values():
             parts = seen(intent, self.view)
-            if (
-                intent.wanted is Wanted.RUN
-                and not intent.failed
-                and _may_be_routed(intent, self.view)
-            ):
+            if intent.wanted is Wanted.RUN and not intent.failed and _may_be_routed(parts):
                 head = parts[0].report
                 found.append(
                     RouteTo(
@@ -422,9 +418,8 @@ def _wants(profile: Profile) -> str:
     return f"{profile.name} wants {profile.replicas} replica{'' if profile.replicas == 1 else 's'}"
 
 
-def _may_be_routed(intent: Intent, view: View) -> bool:
+def _may_be_routed(parts: tuple[Seen, ...]) -> bool:
     """Tell whether requests may go there: it serves, or nobody can say yet that it does not."""
-    parts = seen(intent, view)
     return is_serving(parts) or any(part.node and part.node.report is None for part in parts)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmgw.core.fleet.intent import Intent
-from llmgw.core.fleet.placement import SPARE_PORTS, WHOLE, PlacedShard, Placement, Room
+from llmgw.core.fleet.placement import WHOLE, Placement, Room, ports_from
 from llmgw.core.fleet.replica import is_gone, seen
 from llmgw.core.fleet.view import ENDED, NodeView, View
 from llmgw.core.ids import NodeId
@@ -39,11 +39,6 @@ def grant(left: dict[NodeId, Room], placement: Placement) -> None:
         _occupy(left, shard.node, shard.port, shard.gpus, placement.profile.memory_share)
 
 
-def ports_of(shard: PlacedShard) -> tuple[int, ...]:
-    """Return all ports that are a shard's."""
-    return tuple(range(shard.port, shard.port + 1 + SPARE_PORTS))
-
-
 def _empty(node: NodeView) -> Room:
     assert node.report is not None
     closed = "" if node.heard else f"it has not been heard for {node.silent_s:.0f} s"
@@ -60,5 +55,5 @@ def _occupy(
         **room.shares,
         **{gpu: max(room.shares.get(gpu, WHOLE) - share, 0.0) for gpu in gpus},
     }
-    ports = room.ports_used | set(range(port, port + 1 + SPARE_PORTS))
+    ports = room.ports_used.union(ports_from(port))
     left[node] = replace(room, shares=shares, ports_used=ports, shards=room.shards + 1)
