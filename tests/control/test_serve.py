@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -18,18 +18,11 @@ from llmgw.runtime.tasks import OwnedTasks
 from llmgw.testing.fleet import catalog, profile
 from llmgw.testing.waiting import eventually, eventually_true
 from tests.control.planes import Nodes
+from tests.e2e.cluster import free_ports
 
 AROUND = Surroundings({}, root=False, host="here")
 STOP_S_MAX = 10.0
 START_S_MAX = 15.0
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(closing(socket.socket())) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def settings_in(folder: Path, store: str = "", file: Path | None = None) -> ServeSettings:

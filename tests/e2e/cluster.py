@@ -24,6 +24,10 @@ from llmgw.testing.waiting import until
 START_S: Final = 30.0
 READY_S: Final = 45.0
 MODEL: Final = "tiny"
+PORTS_FIRST: Final = 10000
+PORTS_PER_WORKER: Final = 2500
+WORKERS_MAX: Final = 8
+"""As many as scripts/test starts."""
 ENVIRONMENT: Final = {
     name: value
     for name, value in os.environ.items()
@@ -32,10 +36,16 @@ ENVIRONMENT: Final = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on, below the range from which the kernel takes its own."""
+    """Return ports that nothing listens on, below the range from which the kernel takes its own.
+
+    Each worker of a test run has a block of its own: what one has looked up and not bound yet,
+    another would find free, too.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = PORTS_FIRST + worker % WORKERS_MAX * PORTS_PER_WORKER + os.getpid() % 20 * 100
     found: list[int] = []
     with contextlib.ExitStack() as held:
-        candidates = iter(range(10000 + os.getpid() % 900 * 20, 31000))
+        candidates = iter(range(first, PORTS_FIRST + WORKERS_MAX * PORTS_PER_WORKER))
         while len(found) < count:
             one = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
